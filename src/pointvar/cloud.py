@@ -1,0 +1,256 @@
+"""Packed batches of point clouds: the one container that every other room takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class PointCloud:
+    r"""A batch of point clouds of different sizes, packed one after the other, never padded.
+
+    Cloud ``b`` owns the rows ``offsets[b]:offsets[b + 1]`` of ``points``. Clouds may be empty.
+
+    Args:
+        points: coordinates, float32 or float64, 1 to 3 dimensions.
+        lengths: points per cloud, in order; ``None`` means that all points are one cloud.
+
+    Shapes:
+        - points: ``[N, D]``, D = 1, 2 or 3
+        - lengths: ``[B]``, summing to N
+        - offsets: ``[B + 1]``, int64
+
+    The input is checked once, here: what a ``PointCloud`` holds is finite and consistent.
+    """
+
+    def __init__(self, points: Tensor, lengths: Sequence[int] | Tensor | None = None) -> None:
+        _check_points(points)
+        if lengths is None:
+            lengths = [points.shape[0]]
+        self.points = points.contiguous()
+        self.offsets = _offsets_of(lengths, points)
+        self._cache: dict[Any, tuple[int, Any]] = {}
+
+    @classmethod
+    def _trusted(cls, points: Tensor, offsets: Tensor) -> PointCloud:
+        """A cloud made from parts of a checked one; nothing is checked again."""
+        cloud = cls.__new__(cls)
+        cloud.points, cloud.offsets, cloud._cache = points.contiguous(), offsets, {}
+        return cloud
+
+    @classmethod
+    def from_list(cls, clouds: Iterable[Tensor]) -> PointCloud:
+        """Packs a list of ``[N_b, D]`` tensors into one batch."""
+        clouds = list(clouds)
+        if not clouds:
+            raise ValueError("from_list needs at least one tensor of points, got an empty list")
+        for cloud in clouds:
+            _check_points(cloud)
+        kinds = {(c.shape[1], c.dtype, c.device) for c in clouds}
+        if len(kinds) > 1:
+            raise ValueError(
+                "all clouds of a batch need the same dimension, dtype and device, got "
+                + ", ".join(sorted(f"{d}D {t} on {v}" for d, t, v in kinds))
+            )
+        return cls(torch.cat(clouds), [c.shape[0] for c in clouds])
+
+    @classmethod
+    def from_batch(cls, points: Tensor, batch: Tensor, num_clouds: int | None = None) -> PointCloud:
+        """Packs points that carry the index of their cloud (PyTorch Geometric's convention).
+
+        Args:
+            points: ``[N, D]``.
+            batch: ``[N]`` integers, ascending; a cloud index that is left out is an empty cloud.
+            num_clouds: number of clouds, to keep empty ones at the end; default ``batch.max() + 1``.
+        """
+        if not isinstance(batch, Tensor) or batch.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"batch must be an int64 or int32 tensor, got {_kind(batch)}")
+        if batch.shape != points.shape[:1]:
+            raise ValueError(
+                f"batch must hold one cloud index per point: expected shape "
+                f"[{points.shape[0]}], got {list(batch.shape)}"
+            )
+        count = int(batch[-1]) + 1 if batch.numel() else 0
+        if batch.numel() and (int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any())):
+            raise ValueError(
+                "batch must be ascending from 0 (points of a cloud stand together); "
+                "sort points and batch by batch first"
+            )
+        if num_clouds is not None and num_clouds < count:
+            raise ValueError(f"batch names cloud {count - 1}, but num_clouds is {num_clouds}")
+        size = max(count, 1) if num_clouds is None else num_clouds
+        return cls(points, torch.bincount(batch, minlength=size))
+
+    # What it holds
+
+    @property
+    def num_points(self) -> int:
+        return self.points.shape[0]
+
+    @property
+    def num_clouds(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @property
+    def dim(self) -> int:
+        return self.points.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.points.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.points.device
+
+    @property
+    def lengths(self) -> Tensor:
+        """Points per cloud, ``[B]``."""
+        return self.offsets.diff()
+
+    @property
+    def batch(self) -> Tensor:
+        """Cloud index of each point, ``[N]`` (PyTorch Geometric's convention)."""
+        return self.kept("batch", self._make_batch)
+
+    def _make_batch(self) -> Tensor:
+        clouds = torch.arange(self.num_clouds, device=self.device)
+        return clouds.repeat_interleave(self.lengths, output_size=self.num_points)
+
+    def __len__(self) -> int:
+        """The number of points: indexing selects points, not clouds (``split`` gives those)."""
+        return self.num_points
+
+    def __repr__(self) -> str:
+        lengths = self.lengths.tolist()
+        shown = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
+        clouds = "1 cloud" if len(lengths) == 1 else f"{len(lengths)} clouds"
+        return (
+            f"PointCloud({clouds}, {self.num_points} points [{shown}], "
+            f"{self.dim}D {str(self.dtype).removeprefix('torch.')}, {self.device})"
+        )
+
+    # Parts and copies
+
+    def split(self) -> list[PointCloud]:
+        """The clouds of the batch, one by one; the coordinates are views."""
+        return [
+            PointCloud._trusted(p, torch.tensor([0, p.shape[0]], device=self.device))
+            for p in self.points.split(self.lengths.tolist())
+        ]
+
+    def __getitem__(self, index: Tensor | slice) -> PointCloud:
+        """The cloud of the chosen points: an ascending index, a mask or a slice; B stays the same."""
+        if isinstance(index, slice):
+            if index.step is not None and index.step < 1:
+                raise ValueError(f"a slice of points needs a positive step, got {index.step}")
+            index = torch.arange(self.num_points, device=self.device)[index]
+        if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32, torch.bool):
+            raise TypeError(
+                f"points are chosen by an int64 tensor, a bool mask or a slice, got {_kind(index)}; "
+                "use split() for single clouds"
+            )
+        if index.dtype == torch.bool:
+            if index.shape != (self.num_points,):
+                raise ValueError(f"a mask needs shape [{self.num_points}], got {list(index.shape)}")
+            index = index.nonzero().squeeze(1)
+        if index.dim() != 1:
+            raise ValueError(f"an index of points has one dimension, got shape {list(index.shape)}")
+        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.num_points:
+            raise ValueError(f"point index out of range: the cloud has {self.num_points} points")
+        batch = self.batch[index]
+        if bool((batch[1:] < batch[:-1]).any()):
+            raise ValueError("the chosen points must keep the order of the clouds; sort the index")
+        lengths = torch.bincount(batch, minlength=self.num_clouds)
+        return PointCloud._trusted(self.points[index], _cumulate(lengths))
+
+    def to(self, *args: Any, **kwargs: Any) -> PointCloud:
+        """A copy on another device or of another float dtype, as ``torch.Tensor.to``."""
+        points = self.points.to(*args, **kwargs)
+        if points is self.points:
+            return self
+        if points.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"points must be float32 or float64, got {points.dtype}")
+        return PointCloud._trusted(points, self.offsets.to(points.device))
+
+    def pin_memory(self) -> PointCloud:
+        return PointCloud._trusted(self.points.pin_memory(), self.offsets.pin_memory())
+
+    # What is computed once
+
+    def kept(self, key: Any, make: Callable[[], T]) -> T:
+        """Computes ``make()`` once per ``key``, anew when the points were changed in place.
+
+        Callers keep nothing that carries gradients.
+        """
+        version = 0 if self.points.is_inference() else self.points._version
+        if key not in self._cache or self._cache[key][0] != version:
+            self._cache[key] = (version, make())
+        value: T = self._cache[key][1]
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"points": self.points, "offsets": self.offsets}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _cache={})
+
+
+def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: str) -> Tensor:
+    """A positive length as one value per cloud, ``[B]``, in the dtype of the points."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
+        raise TypeError(f"{name} must be a number or one number per cloud, got {_kind(value)}")
+    given = torch.as_tensor(value).detach().to(device=cloud.device, dtype=torch.float64)
+    if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, cloud.num_clouds)):
+        raise ValueError(
+            f"{name} must be a number or one number for each of the {cloud.num_clouds} clouds, "
+            f"got shape {list(given.shape)}"
+        )
+    values = given.to(cloud.dtype)
+    if not bool((torch.isfinite(values) & (values > 0)).all()):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+    return values.expand(cloud.num_clouds).contiguous()
+
+
+def _check_points(points: object) -> None:
+    if not isinstance(points, Tensor):
+        raise TypeError(f"points must be a torch.Tensor of shape [N, D], got {_kind(points)}")
+    if points.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"points must be float32 or float64, got {points.dtype}")
+    if points.dim() != 2 or points.shape[1] not in (1, 2, 3):
+        raise ValueError(f"points must have shape [N, D] with D = 1, 2 or 3, got {list(points.shape)}")
+    # One cheap pass: a finite sum has only finite terms; an overflowing one is looked at closely.
+    values = points.detach()
+    if not math.isfinite(float(values.sum())) and not bool(torch.isfinite(values).all()):
+        bad = int((~torch.isfinite(values)).any(dim=1).sum())
+        raise ValueError(f"points must be finite, got NaN or infinity in {bad} of {len(values)} points")
+
+
+def _offsets_of(lengths: object, points: Tensor) -> Tensor:
+    given = torch.as_tensor(lengths) if isinstance(lengths, (Sequence, Tensor)) else None
+    if given is None or (given.numel() and given.is_floating_point()) or given.dtype == torch.bool:
+        raise TypeError(f"lengths must be integers, one per cloud, got {_kind(lengths)}")
+    if given.dim() != 1:
+        raise ValueError(f"lengths must have shape [B], got {list(given.shape)}")
+    given = given.to(device=points.device, dtype=torch.int64)
+    if given.numel() and int(given.min()) < 0:
+        raise ValueError(f"lengths must not be negative, got {int(given.min())}")
+    if int(given.sum()) != points.shape[0]:
+        raise ValueError(f"lengths sum to {int(given.sum())}, but there are {points.shape[0]} points")
+    return _cumulate(given)
+
+
+def _cumulate(lengths: Tensor) -> Tensor:
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {list(value.shape)}"
+    return f"{type(value).__name__}"

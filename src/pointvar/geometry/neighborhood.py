@@ -1,0 +1,214 @@
+"""Which points see which: neighbourhoods as compressed rows (CSR)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pointvar import ops
+from pointvar.cloud import PointCloud, per_cloud
+
+
+class Transposed(NamedTuple):
+    """The same edges, grouped by support point: who sees it, and through which edge."""
+
+    row_offsets: Tensor
+    """``[N + 1]``: the edges of support point ``y`` stand at ``row_offsets[y]:row_offsets[y + 1]``."""
+    indices: Tensor
+    """``[E]``: the query point of each edge, ascending within a row."""
+    edges: Tensor
+    """``[E]``: the number of the edge in the neighbourhood itself."""
+
+
+class Neighborhood:
+    r"""For each query point x, the support points y in N(x), as compressed rows.
+
+    The neighbours of query ``i`` are ``indices[row_offsets[i]:row_offsets[i + 1]]``, ascending.
+    Made by ``ball_query``, ``knn`` or ``from_edge_index``; layers of one level share one of these.
+
+    Shapes (M queries, N support points, E pairs):
+        - row_offsets: ``[M + 1]``, int64; indices, rows: ``[E]``, int64
+        - counts: ``[M]``, neighbours kept; total_counts: ``[M]``, neighbours before any random cap
+        - radius: ``[M]``, the receptive field of each query (for ``knn``: distance to the farthest)
+    """
+
+    def __init__(
+        self,
+        support: PointCloud,
+        queries: PointCloud,
+        row_offsets: Tensor,
+        indices: Tensor,
+        total_counts: Tensor,
+        radius: Tensor | None = None,
+        farthest: Tensor | None = None,
+    ) -> None:
+        """For the functions of this room, which pass consistent parts. Exactly one of ``radius`` [M]
+        and ``farthest`` [M] (the support point whose distance is the radius, -1 for none) is given."""
+        self.support, self.queries = support, queries
+        self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
+        self._radius, self._farthest = radius, farthest
+        self._cache: dict[str, Any] = {}
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor,
+        support: PointCloud,
+        queries: PointCloud | None = None,
+        radius: float | Tensor | None = None,
+    ) -> Neighborhood:
+        """A neighbourhood from pairs in PyTorch Geometric's form: sources above targets.
+
+        Args:
+            edge_index: ``[2, E]`` int64; row 0 names support points, row 1 query points. Any order.
+            support: the points that are seen.
+            queries: the points that see; default: the support itself.
+            radius: a number, one per cloud, or ``[M]``; default: each query's farthest neighbour.
+        """
+        queries = support if queries is None else queries
+        check_pair(support, queries)
+        _check_edges(edge_index, support, queries)
+        source, target = edge_index.to(support.device)
+        order = source.argsort(stable=True)
+        order = order[target[order].argsort(stable=True)]
+        source, target = source[order], target[order]
+        counts = torch.bincount(target, minlength=queries.num_points)
+        row_offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        if radius is None:
+            farthest = _farthest(support, queries, source, target)
+            return cls(support, queries, row_offsets, source, counts, farthest=farthest)
+        if isinstance(radius, Tensor) and radius.shape == (queries.num_points,):
+            values = radius.detach().to(support.points)
+            if not bool((torch.isfinite(values) & (values > 0)).all()):
+                raise ValueError("radius must be positive and finite at every query")
+        else:
+            values = per_cloud(radius, queries, "radius")[queries.batch]
+        return cls(support, queries, row_offsets, source, counts, radius=values)
+
+    @property
+    def counts(self) -> Tensor:
+        return self.row_offsets.diff()
+
+    @property
+    def rows(self) -> Tensor:
+        """``[E]``: the query point of each edge."""
+        if "rows" not in self._cache:
+            self._cache["rows"] = torch.repeat_interleave(self.counts, output_size=self.num_edges)
+        return self._cache["rows"]  # type: ignore[no-any-return]
+
+    @property
+    def num_edges(self) -> int:
+        return self.indices.shape[0]
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``[2, E]``: support (source) above query (target), as PyTorch Geometric expects."""
+        return torch.stack([self.indices, self.rows])
+
+    @property
+    def radius(self) -> Tensor:
+        """``[M]``; follows the points where it is a distance between them and they need gradients."""
+        if self._radius is not None:
+            return self._radius
+        if self._needs_gradient:
+            return self._reach()
+        if "radius" not in self._cache:
+            self._cache["radius"] = self._reach()
+        return self._cache["radius"]  # type: ignore[no-any-return]
+
+    @property
+    def _needs_gradient(self) -> bool:
+        return self.support.points.requires_grad or self.queries.points.requires_grad
+
+    def _reach(self) -> Tensor:
+        if self._farthest is None:
+            raise RuntimeError("a neighbourhood has either a radius or farthest neighbours")
+        alone = self._farthest < 0
+        if not self.support.num_points:
+            return self.queries.points.new_zeros(self.queries.num_points)
+        offset = self.support.points[self._farthest.clamp(min=0)] - self.queries.points
+        squared = (offset * offset).sum(1)
+        # The root's slope is infinite at 0: coinciding points keep a radius of 0 and send nothing back.
+        still = alone | (squared.detach() == 0)
+        return torch.where(still, 0.0, torch.where(still, 1.0, squared).sqrt())
+
+    def relative_positions(self) -> Tensor:
+        r"""Offsets in units of the receptive field, :math:`(y - x) / r(x)`, ``[E, D]``.
+
+        Differentiable in the points of both clouds. Where the radius is 0, so is the offset.
+        """
+        radius = self.radius
+        scale = torch.where(radius > 0, radius, 1.0)[self.rows, None]
+        return (self.support.points[self.indices] - self.queries.points[self.rows]) / scale
+
+    def transposed(self) -> Transposed:
+        """The edges grouped by support point; computed once."""
+        if "transposed" not in self._cache:
+            offsets, edges = ops.transpose(self.row_offsets, self.indices, self.support.num_points)
+            self._cache["transposed"] = Transposed(offsets, self.rows[edges], edges)
+        return self._cache["transposed"]  # type: ignore[no-any-return]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Neighborhood:
+        """A copy on another device."""
+        support = self.support.to(device, non_blocking=non_blocking)
+        same = self.queries is self.support
+        queries = support if same else self.queries.to(device, non_blocking=non_blocking)
+        return self.rebased(support, queries, lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Neighborhood:
+        support = self.support.pin_memory()
+        queries = support if self.queries is self.support else self.queries.pin_memory()
+        return self.rebased(support, queries, Tensor.pin_memory)
+
+    def rebased(self, support: PointCloud, queries: PointCloud, move: Any) -> Neighborhood:
+        """The same edges between copies of the two clouds; ``move`` copies a tensor."""
+        parts = (self.row_offsets, self.indices, self.total_counts, self._radius, self._farthest)
+        return Neighborhood(support, queries, *(None if p is None else move(p) for p in parts))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": {}}
+
+    def __repr__(self) -> str:
+        mean = self.num_edges / max(self.queries.num_points, 1)
+        return (
+            f"Neighborhood({self.queries.num_points} queries, {self.support.num_points} support points, "
+            f"{self.num_edges} edges, {mean:.1f} per query, {self.indices.device})"
+        )
+
+
+def check_pair(support: PointCloud, queries: PointCloud) -> None:
+    """Both must be batches of the same clouds, in the same space."""
+    for cloud in (support, queries):
+        if not isinstance(cloud, PointCloud):
+            raise TypeError(f"support and queries must be PointClouds, got {type(cloud).__name__}")
+    for name in ("dim", "dtype", "device", "num_clouds"):
+        a, b = getattr(support, name), getattr(queries, name)
+        if a != b:
+            raise ValueError(f"support and queries must agree in {name}, got {a} and {b}")
+
+
+def _check_edges(edge_index: Tensor, support: PointCloud, queries: PointCloud) -> None:
+    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64:
+        raise TypeError("edge_index must be an int64 tensor of shape [2, E]")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
+    for row, cloud, name in zip(edge_index, (support, queries), ("support", "query"), strict=True):
+        if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < cloud.num_points:
+            raise ValueError(
+                f"edge_index names {name} points {int(row.min())} to {int(row.max())}, "
+                f"but there are {cloud.num_points}"
+            )
+    source, target = edge_index.to(support.device)
+    if bool((support.batch[source] != queries.batch[target]).any()):
+        raise ValueError("edge_index joins points of different clouds")
+
+
+def _farthest(support: PointCloud, queries: PointCloud, source: Tensor, target: Tensor) -> Tensor:
+    offset = support.points.detach()[source] - queries.points.detach()[target]
+    squared = (offset * offset).sum(1)
+    largest = squared.new_zeros(queries.num_points).scatter_reduce(0, target, squared, "amax")
+    result = torch.full_like(target, -1)[:0].new_full((queries.num_points,), -1)
+    last = squared == largest[target]
+    return result.scatter_reduce(0, target[last], source[last], "amax")

@@ -1,0 +1,83 @@
+"""Neighbour searches: all points in a ball, and the k nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pointvar import ops
+from pointvar.cloud import PointCloud, per_cloud
+from pointvar.geometry.neighborhood import Neighborhood, check_pair
+
+
+def ball_query(
+    support: PointCloud,
+    queries: PointCloud,
+    radius: float | Sequence[float] | Tensor,
+    max_neighbors: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Neighborhood:
+    r"""All support points closer than the radius, :math:`N(x) = \{y : \|y - x\| < r\}`.
+
+    Exact: equal to comparing all pairs of a cloud, with squared distances in the dtype of the points
+    and one rounding per operation, against the squared radius.
+
+    Args:
+        support: the points that are seen.
+        queries: the points that see; the same number of clouds. May be ``support`` itself.
+        radius: a number, or one per cloud.
+        max_neighbors: keep at most so many neighbours of each query, a uniformly random subset;
+            ``Neighborhood.total_counts`` tells how many there were. ``None`` keeps all.
+        generator: where the random subset comes from; default: torch's global generator.
+            The same generator state gives the same subset on any number of threads.
+    """
+    check_pair(support, queries)
+    radii = per_cloud(radius, support, "radius")
+    cap, seed = -1, 0
+    if max_neighbors is not None:
+        cap, seed = positive_int(max_neighbors, "max_neighbors"), draw_seed(generator)
+    row_offsets, indices, total = ops.ball_query(
+        support.points.detach(),
+        support.offsets,
+        queries.points.detach(),
+        queries.offsets,
+        radii,
+        cap,
+        seed,
+    )
+    radii = radii.expand(queries.num_points) if len(radii) == 1 else radii[queries.batch]
+    return Neighborhood(support, queries, row_offsets, indices, total, radius=radii)
+
+
+def knn(support: PointCloud, queries: PointCloud, k: int) -> Neighborhood:
+    r"""The k nearest support points of each query (all of them in a cloud that has fewer).
+
+    Exact; of points at the same distance those with the lower index are taken. Within a row the
+    neighbours ascend by index, as in every ``Neighborhood``. The radius of a query is the distance
+    to its farthest neighbour.
+    """
+    check_pair(support, queries)
+    row_offsets, indices, farthest = ops.knn(
+        support.points.detach(),
+        support.offsets,
+        queries.points.detach(),
+        queries.offsets,
+        positive_int(k, "k"),
+    )
+    return Neighborhood(support, queries, row_offsets, indices, row_offsets.diff(), farthest=farthest)
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """The integer that a custom op takes in place of a generator."""
+    device = "cpu" if generator is None else generator.device
+    return int(torch.randint(1 << 62, (1,), generator=generator, device=device))
+
+
+def positive_int(value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return value
