@@ -96,7 +96,7 @@ class Neighborhood:
         """``[E]``: the query point of each edge."""
         if "rows" not in self._cache:
             self._cache["rows"] = torch.repeat_interleave(self.counts, output_size=self.num_edges)
-        return self._cache["rows"]  # type: ignore[no-any-return]
+        return self._cache["rows"]
 
     @property
     def num_edges(self) -> int:
@@ -116,7 +116,7 @@ class Neighborhood:
             return self._reach()
         if "radius" not in self._cache:
             self._cache["radius"] = self._reach()
-        return self._cache["radius"]  # type: ignore[no-any-return]
+        return self._cache["radius"]
 
     @property
     def _needs_gradient(self) -> bool:
@@ -146,9 +146,9 @@ class Neighborhood:
     def transposed(self) -> Transposed:
         """The edges grouped by support point; computed once."""
         if "transposed" not in self._cache:
-            offsets, edges = ops.transpose(self.row_offsets, self.indices, self.support.num_points)
-            self._cache["transposed"] = Transposed(offsets, self.rows[edges], edges)
-        return self._cache["transposed"]  # type: ignore[no-any-return]
+            parts = ops.transpose(self.row_offsets, self.indices, self.support.num_points)
+            self._cache["transposed"] = Transposed(*parts)
+        return self._cache["transposed"]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Neighborhood:
         """A copy on another device."""
@@ -165,7 +165,8 @@ class Neighborhood:
     def rebased(self, support: PointCloud, queries: PointCloud, move: Any) -> Neighborhood:
         """The same edges between copies of the two clouds; ``move`` copies a tensor."""
         parts = (self.row_offsets, self.indices, self.total_counts, self._radius, self._farthest)
-        return Neighborhood(support, queries, *(None if p is None else move(p) for p in parts))
+        moved: Any = (None if part is None else move(part) for part in parts)
+        return Neighborhood(support, queries, *moved)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-def _operator(implementation: Callable[..., Any]) -> torch.library.CustomOpDef:
+def _operator(implementation: Callable[..., Any]) -> Any:
     """Makes ``pointvar::name`` from the reference, with the native kernel for the CPU."""
     name = implementation.__name__
     operator = torch.library.custom_op(f"pointvar::{name}", implementation, mutates_args=())
@@ -85,7 +85,7 @@ def _(grad, points, offsets, bandwidth):  # type: ignore[no-untyped-def]
 
 @transpose.register_fake
 def _(row_offsets, indices, num_support):  # type: ignore[no-untyped-def]
-    return _ints(indices, num_support + 1), torch.empty_like(indices)
+    return _ints(indices, num_support + 1), torch.empty_like(indices), torch.empty_like(indices)
 
 
 def _save_density(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -107,8 +107,8 @@ def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandw
     return result
 
 
-def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor]:
-    result: tuple[Tensor, Tensor] = _module.transpose(*_plain(row_offsets, indices), num_support)
+def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor, Tensor]:
+    result: tuple[Tensor, Tensor, Tensor] = _module.transpose(*_plain(row_offsets, indices), num_support)
     return result
 
 

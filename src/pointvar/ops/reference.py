@@ -71,7 +71,7 @@ def knn(
 def poisson_disk(points: Tensor, offsets: Tensor, radius: Tensor, seed: int) -> Tensor:
     """Greedy in the order of random priorities; rounds decide all local firsts at once."""
     cloud = _cloud_of(offsets)
-    priority = _priority(seed, torch.zeros_like(cloud), torch.arange(len(cloud), device=points.device))
+    priority = _priority(seed, torch.zeros_like(cloud), torch.arange(len(cloud), device=points.device)) >> 31
     rank = torch.empty_like(priority)
     rank[priority.argsort(stable=True)] = torch.arange(len(cloud), device=points.device)
     kept = torch.zeros_like(cloud, dtype=torch.bool)
@@ -125,8 +125,10 @@ def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandw
     return result
 
 
-def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor]:
-    return _cumulate(torch.bincount(indices, minlength=num_support)), indices.argsort(stable=True)
+def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor, Tensor]:
+    edges = indices.argsort(stable=True)
+    rows = torch.repeat_interleave(row_offsets.diff())
+    return _cumulate(torch.bincount(indices, minlength=num_support)), rows[edges], edges
 
 
 # Parts
@@ -186,7 +188,7 @@ def _cell_keys(
         at = ((p - low[cloud]) / cell[cloud][:, None]).floor()
         result = cloud * strides[-1]
         for d, size in enumerate(sizes):
-            result = result + (at[:, d].clamp(-2, size - 3).long() + 2) * ([1] + strides)[d]
+            result = result + (at[:, d].clamp(-2, size - 3).long() + 2) * (1, *strides)[d]
         return result
 
     return key(points, cloud_s), key(others, cloud_q), strides[:-1]

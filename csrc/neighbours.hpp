@@ -1,0 +1,134 @@
+// Ball query: all support points closer than the radius, in compressed rows.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "grid.hpp"
+#include "random.hpp"
+
+namespace pointvar {
+
+struct Rows {
+    Buffer<int64_t> row_offsets, indices, extra;  // extra: true counts (ball) or farthest neighbour (knn)
+};
+
+// Rows of int32 indices in the order in which they were found, brought into the order of the queries.
+class RowCollector {
+   public:
+    explicit RowCollector(int64_t queries)
+        : arenas_(size_t(threads())), rows_(queries), offsets_(queries + 1), queries_(queries) {}
+
+    Arena<int32_t>& arena() { return arenas_[size_t(omp_get_thread_num())]; }
+
+    void set(int64_t query, const int32_t* row, int64_t count) {
+        rows_[query] = row;
+        offsets_[query + 1] = count;
+    }
+
+    void finish(Rows& result) {
+        offsets_[0] = 0;
+        for (int64_t i = 0; i < queries_; ++i) offsets_[i + 1] += offsets_[i];
+        result.indices = Buffer<int64_t>(offsets_[queries_]);
+        parallel_for(queries_, 1 << 12, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const int32_t* row = rows_[i];
+                int64_t* to = result.indices.data() + offsets_[i];
+                for (int64_t k = 0; k < offsets_[i + 1] - offsets_[i]; ++k) to[k] = row[k];
+            }
+        });
+        result.row_offsets = std::move(offsets_);
+    }
+
+   private:
+    std::vector<Arena<int32_t>> arenas_;
+    Buffer<const int32_t*> rows_;
+    Buffer<int64_t> offsets_;
+    int64_t queries_;
+};
+
+// Moves a uniformly random subset of `keep` of the `count` ids to the front.
+class RandomSubset {
+   public:
+    void operator()(int32_t* ids, int64_t count, int64_t keep, uint64_t seed, int64_t query) {
+        ranked_.clear();
+        for (int64_t i = 0; i < count; ++i)
+            ranked_.push_back({priority(seed, uint64_t(query), uint64_t(ids[i])), ids[i]});
+        std::nth_element(ranked_.begin(), ranked_.begin() + keep, ranked_.end());
+        for (int64_t i = 0; i < keep; ++i) ids[i] = ranked_[size_t(i)].second;
+    }
+
+   private:
+    std::vector<std::pair<uint64_t, int32_t>> ranked_;
+};
+
+template <class T>
+Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radius, int64_t most, uint64_t seed) {
+    const Cells<T> cells(support, radius);
+    const Sorted<T> points(cells, support);
+    const bool self = support == queries;
+    const std::unique_ptr<Sorted<T>> others(self ? nullptr : new Sorted<T>(cells, queries));
+    const Sorted<T>& asking = self ? points : *others;
+
+    Rows result;
+    result.extra = Buffer<int64_t>(queries.n);
+    RowCollector collector(queries.n);
+    parallel_for(queries.n, 1 << 10, [&](int64_t begin, int64_t end) {
+        Arena<int32_t>& arena = collector.arena();
+        RandomSubset subset;
+        for_queries(cells, points, asking, begin, end, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+            const int64_t query = asking.index[i];
+            int32_t* row = arena.room(near.size + kSlack);
+            const T limit = radius[cloud] * radius[cloud];
+            const int64_t found = append_near(near, asking.x[i], asking.y[i], asking.z[i], limit, row);
+            const int64_t kept = most >= 0 ? std::min(found, most) : found;
+            if (kept < found) subset(row, found, kept, seed, query);
+            sort_few(row, kept);
+            arena.keep(kept);
+            collector.set(query, row, kept);
+            result.extra[query] = found;
+        });
+    });
+    collector.finish(result);
+    return result;
+}
+
+// The edges grouped by what they point to: (offsets, row of each edge, number of each edge).
+struct Columns {
+    Buffer<int64_t> offsets, rows, edges;
+};
+
+inline Columns transpose(const int64_t* row_offsets, int64_t rows, const int64_t* indices, int64_t edges,
+                         int64_t columns) {
+    const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads(), edges >> 14));
+    const auto first = [&](int64_t part) { return rows * part / parts; };
+    Columns result{Buffer<int64_t>(columns + 1), Buffer<int64_t>(edges), Buffer<int64_t>(edges)};
+    Buffer<int64_t> place(parts * columns);
+    parallel_for(parts, 1, [&](int64_t part, int64_t) {
+        int64_t* count = place.data() + part * columns;
+        std::fill(count, count + columns, 0);
+        for (int64_t e = row_offsets[first(part)]; e < row_offsets[first(part + 1)]; ++e) {
+            if (indices[e] < 0 || indices[e] >= columns) throw std::invalid_argument("index out of range");
+            ++count[indices[e]];
+        }
+    });
+    int64_t total = 0;
+    for (int64_t column = 0; column < columns; ++column) {
+        result.offsets[column] = total;
+        for (int64_t part = 0; part < parts; ++part)
+            total += std::exchange(place[part * columns + column], total);
+    }
+    result.offsets[columns] = total;
+    parallel_for(parts, 1, [&](int64_t part, int64_t) {
+        int64_t* to = place.data() + part * columns;
+        for (int64_t row = first(part); row < first(part + 1); ++row)
+            for (int64_t e = row_offsets[row]; e < row_offsets[row + 1]; ++e) {
+                const int64_t at = to[indices[e]]++;
+                result.rows[at] = row;
+                result.edges[at] = e;
+            }
+    });
+    return result;
+}
+
+}  // namespace pointvar

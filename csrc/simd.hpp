@@ -1,0 +1,160 @@
+// Vectors as wide as the instruction set, in the compiler's own vector types; each module is built with
+// its own flags, so the same source serves all.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace pointvar {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <class T>
+constexpr int kLanes = kVectorBytes / int(sizeof(T));
+
+template <class T>
+struct VectorOf {
+    typedef T type __attribute__((vector_size(kVectorBytes)));
+    typedef T loose __attribute__((vector_size(kVectorBytes), aligned(alignof(T)), may_alias));
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+
+template <class T>
+inline Vector<T> load(const T* from) {
+    return *reinterpret_cast<const typename VectorOf<T>::loose*>(from);
+}
+template <class T>
+inline void store(T* to, Vector<T> v) {
+    *reinterpret_cast<typename VectorOf<T>::loose*>(to) = v;
+}
+template <class T>
+inline Vector<T> spread(T value) {
+    return value - Vector<T>{};
+}
+template <class T>
+inline T sum(Vector<T> v) {
+    T total = 0;
+    for (int lane = 0; lane < kLanes<T>; ++lane) total += v[lane];
+    return total;
+}
+
+template <class T>
+struct IntegerOf;
+template <>
+struct IntegerOf<float> {
+    using type = int32_t;
+};
+template <>
+struct IntegerOf<double> {
+    using type = int64_t;
+};
+template <class T>
+using Integer = typename IntegerOf<T>::type;
+
+// exp(x) for -700 < x <= 0 (float: -80 < x), to about one unit in the last place.
+template <class T>
+inline Vector<T> exponential(Vector<T> x) {
+    constexpr bool wide = sizeof(T) == 8;
+    constexpr int mantissa = wide ? 52 : 23, bias = wide ? 1023 : 127, degree = wide ? 13 : 7;
+    constexpr T magic = T(1.5) * T(int64_t(1) << mantissa);  // adding it rounds to an integer
+    const Vector<T> rounded = x * T(1.4426950408889634074) + magic;
+    const Vector<T> whole = rounded - magic;
+    // ln 2 in two parts, the first exact when multiplied by small integers
+    constexpr T high = wide ? T(0.693147180369123816490) : T(0.693359375);
+    constexpr T low = wide ? T(1.90821492927058770002e-10) : T(-2.12194440e-4);
+    const Vector<T> rest = (x - whole * high) - whole * low;
+    Vector<T> power = spread(T(1));
+    for (int k = degree; k >= 1; --k) power = T(1) + power * rest * (T(1) / T(k));
+    using I = Vector<Integer<T>>;
+    const I exponent = ((I)rounded - (I)spread(magic) + bias) << mantissa;
+    return power * (Vector<T>)exponent;
+}
+
+// Room that `append_near` may write beyond the last entry it keeps.
+constexpr int kSlack = 16;
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each of 256 masks, the lanes that are set, first ones first, one byte each.
+struct CompressTable {
+    uint64_t lanes[256];
+    constexpr CompressTable() : lanes() {
+        for (int mask = 0; mask < 256; ++mask) {
+            int place = 0;
+            for (int lane = 0; lane < 8; ++lane)
+                if (mask >> lane & 1) lanes[mask] |= uint64_t(lane) << (8 * place++);
+        }
+    }
+};
+inline constexpr CompressTable kCompress;
+#endif
+
+// Candidates as a structure of arrays, padded with infinities to whole vectors.
+template <class T>
+struct Candidates {
+    const T *x, *y, *z;
+    const int32_t* id;
+    int64_t size;
+};
+
+template <class T>
+inline Vector<T> squared_distance(const Candidates<T>& c, int64_t i, T x, T y, T z) {
+    const Vector<T> dx = load(c.x + i) - x, dy = load(c.y + i) - y, dz = load(c.z + i) - z;
+    return dx * dx + dy * dy + dz * dz;
+}
+
+// Writes the ids of all candidates with squared distance below `limit` to `out`; returns their number.
+template <class T>
+inline int64_t append_near(const Candidates<T>& c, T x, T y, T z, T limit, int32_t* out) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < c.size; i += kLanes<T>) {
+        const auto near = squared_distance(c, i, x, y, z) < limit;
+#if defined(__AVX512F__)
+        if constexpr (sizeof(T) == 4) {
+            const __mmask16 mask = _mm512_movepi32_mask((__m512i)near);
+            const __m512i ids = _mm512_loadu_si512(c.id + i);
+            _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(mask, ids));
+            found += __builtin_popcount(mask);
+        } else {
+            const __mmask8 mask = _mm512_movepi64_mask((__m512i)near);
+            const __m256i ids = _mm256_loadu_si256((const __m256i*)(c.id + i));
+            _mm256_storeu_si256((__m256i*)(out + found), _mm256_maskz_compress_epi32(mask, ids));
+            found += __builtin_popcount(mask);
+        }
+#elif defined(__AVX2__)
+        if constexpr (sizeof(T) == 4) {
+            const int mask = _mm256_movemask_ps((__m256)near);
+            const __m256i lanes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(int64_t(kCompress.lanes[mask])));
+            const __m256i ids = _mm256_loadu_si256((const __m256i*)(c.id + i));
+            _mm256_storeu_si256((__m256i*)(out + found), _mm256_permutevar8x32_epi32(ids, lanes));
+            found += __builtin_popcount(mask);
+        } else {
+            const int mask = _mm256_movemask_pd((__m256d)near);
+            for (int lane = 0; lane < 4; ++lane) {
+                out[found] = c.id[i + lane];
+                found += mask >> lane & 1;
+            }
+        }
+#else
+        for (int lane = 0; lane < kLanes<T>; ++lane) {
+            out[found] = c.id[i + lane];
+            found += near[lane] != 0;
+        }
+#endif
+    }
+    return found;
+}
+
+}  // namespace pointvar
