@@ -30,7 +30,7 @@ inline void require(bool fine, const char* what) {
 template <class T, int D = 1>
 Result<T, D> give(Buffer<T>&& buffer, std::initializer_list<size_t> shape) {
     T* data = buffer.release();
-    nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+    nb::capsule owner(data, [](void* memory) noexcept { Pool::give_back(memory); });
     return Result<T, D>(data, shape, owner);
 }
 template <class T>

@@ -1,13 +1,11 @@
-// Uninitialised arrays. Large ones ask for huge pages: fresh small pages cost more than the work in them.
+// Uninitialised arrays.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <utility>
 #include <vector>
+
+#include "pool.hpp"
 
 namespace pointvar {
 
@@ -15,24 +13,15 @@ template <class T>
 class Buffer {
    public:
     Buffer() = default;
-    explicit Buffer(int64_t size) : size_(size) {
-        constexpr size_t huge = size_t(1) << 21;
-        const size_t bytes = size_t(size > 0 ? size : 1) * sizeof(T);
-        const size_t alignment = bytes >= 2 * huge ? huge : 64;
-        void* memory = nullptr;
-        if (posix_memalign(&memory, alignment, bytes)) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-        if (alignment == huge) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-        data_ = static_cast<T*>(memory);
-    }
+    explicit Buffer(int64_t size)
+        : data_(static_cast<T*>(Pool::take(size_t(size > 0 ? size : 1) * sizeof(T)))), size_(size) {}
     Buffer(Buffer&& other) noexcept { *this = std::move(other); }
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         return *this;
     }
-    ~Buffer() { std::free(data_); }
+    ~Buffer() { Pool::give_back(data_); }
 
     T* data() { return data_; }
     const T* data() const { return data_; }
@@ -40,7 +29,7 @@ class Buffer {
     T& operator[](int64_t i) { return data_[i]; }
     const T& operator[](int64_t i) const { return data_[i]; }
 
-    // Hands the memory over; it is to be freed with std::free.
+    // Hands the memory over; it goes back by Pool::give_back.
     T* release() {
         size_ = 0;
         return std::exchange(data_, nullptr);

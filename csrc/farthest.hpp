@@ -49,10 +49,11 @@ class FarthestPoints {
         for (int64_t leaf = 0; leaf < count; leaf += kLanes<T>) {
             const Vector<T> dx = gap(0, leaf, x), dy = gap(1, leaf, y), dz = gap(2, leaf, z);
             const Vector<T> known = load(farthest_.data() + leaf);
-            const auto near = dx * dx + dy * dy + dz * dz < known;
-            if (!any(near)) continue;
-            for (int lane = 0; lane < kLanes<T>; ++lane)
-                if (near[lane] && leaf + lane != own) visit(leaf + lane, x, y, z);
+            unsigned near = lane_bits<T>(dx * dx + dy * dy + dz * dz < known);
+            for (; near; near &= near - 1) {
+                const int64_t each = leaf + __builtin_ctz(near);
+                if (each != own) visit(each, x, y, z);
+            }
         }
         visit(own, x, y, z);
     }
@@ -61,13 +62,6 @@ class FarthestPoints {
         const Vector<T> below = load(low_[axis].data() + leaf) - at, above = at - load(high_[axis].data() + leaf);
         const Vector<T> most = below > above ? below : above;
         return most > T(0) ? most : Vector<T>{};
-    }
-
-    template <class Mask>
-    static bool any(Mask mask) {
-        Integer<T> joined = 0;
-        for (int lane = 0; lane < kLanes<T>; ++lane) joined |= mask[lane];
-        return joined != 0;
     }
 
     void visit(int64_t leaf, T x, T y, T z) {

@@ -42,5 +42,6 @@ NB_MODULE(POINTVAR_MODULE, m) {
     m.def("supports", &pointvar::supports);
     m.def("max_threads", &pointvar::threads);
     m.def("openmp_runtime", &pointvar::openmp_runtime);
+    m.def("empty_cache", &pointvar::Pool::empty);
     pointvar::bind_geometry(m);
 }

@@ -102,10 +102,13 @@ void search(const Tree<T>& tree, T x, T y, T z, Best<T>& best) {
         const Candidates<T> leaf{tree.x.data(), tree.y.data(), tree.z.data(), tree.index.data(), 0};
         for (int64_t i = node->begin; i < node->end; i += kLanes<T>) {
             const Vector<T> squared = squared_distance(leaf, i, x, y, z);
-            const T bound = best.bound();
-            const int64_t count = std::min<int64_t>(kLanes<T>, node->end - i);
-            for (int64_t lane = 0; lane < count; ++lane)
-                if (squared[lane] <= bound) best.add(Ranked<T>(squared[lane], tree.index[i + lane]));
+            const int64_t count = node->end - i;
+            unsigned near = lane_bits<T>(squared <= best.bound());
+            if (count < kLanes<T>) near &= (1u << count) - 1;
+            for (; near; near &= near - 1) {
+                const int lane = __builtin_ctz(near);
+                best.add(Ranked<T>(squared[lane], tree.index[i + lane]));
+            }
         }
     }
 }

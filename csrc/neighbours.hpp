@@ -47,10 +47,32 @@ class RowCollector {
     int64_t queries_;
 };
 
-// Moves a uniformly random subset of `keep` of the `count` ids to the front.
+// Moves a uniformly random subset of `keep` of the `count` ids to the front: those of least priority.
 class RandomSubset {
    public:
     void operator()(int32_t* ids, int64_t count, int64_t keep, uint64_t seed, int64_t query) {
+        constexpr int lanes = kLanes<int64_t>, most = 64;
+        if (count <= most) {  // each one's rank is the number of lower priorities
+            int64_t priorities[most + kSlack], rank[most + kSlack];
+            for (int64_t i = 0; i < count; ++i)
+                priorities[i] = int64_t(priority(seed, uint64_t(query), uint64_t(ids[i])));
+            for (int64_t i = count; i < count + lanes; ++i) priorities[i] = std::numeric_limits<int64_t>::max();
+            for (int64_t i = 0; i < count; i += lanes) {
+                const Vector<int64_t> own = load(priorities + i);
+                Vector<int64_t> lower{};
+                for (int64_t j = 0; j < count; ++j) lower -= (Vector<int64_t>)(own > priorities[j]);
+                store(rank + i, lower);
+            }
+            int64_t chosen = 0;
+            for (int64_t i = 0; i < count; ++i) chosen += rank[i] < keep;
+            if (chosen == keep) {  // always, but for two equal priorities of 63 bits
+                for (int64_t i = 0, at = 0; at < keep; ++i) {
+                    ids[at] = ids[i];
+                    at += rank[i] < keep;
+                }
+                return;
+            }
+        }
         ranked_.clear();
         for (int64_t i = 0; i < count; ++i)
             ranked_.push_back({priority(seed, uint64_t(query), uint64_t(ids[i])), ids[i]});

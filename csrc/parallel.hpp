@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <exception>
 
+#include "pool.hpp"
+
 namespace pointvar {
 
 inline bool& forked() {
@@ -17,7 +19,10 @@ inline bool& forked() {
 
 // The thread pool does not survive a fork: a child computes on one thread.
 inline void watch_forks() {
-    pthread_atfork(nullptr, nullptr, [] { forked() = true; });
+    pthread_atfork(nullptr, nullptr, [] {
+        forked() = true;
+        Pool::renew();
+    });
 }
 
 inline int threads() { return forked() ? 1 : omp_get_max_threads(); }

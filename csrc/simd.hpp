@@ -64,6 +64,26 @@ struct IntegerOf<double> {
 template <class T>
 using Integer = typename IntegerOf<T>::type;
 
+// One bit per lane of a comparison of vectors of T.
+template <class T, class Mask>
+inline unsigned lane_bits(Mask mask) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+        return _mm512_movepi32_mask((__m512i)mask);
+    else
+        return _mm512_movepi64_mask((__m512i)mask);
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4)
+        return unsigned(_mm256_movemask_ps((__m256)mask));
+    else
+        return unsigned(_mm256_movemask_pd((__m256d)mask));
+#else
+    unsigned bits = 0;
+    for (int lane = 0; lane < kLanes<T>; ++lane) bits |= unsigned(mask[lane] != 0) << lane;
+    return bits;
+#endif
+}
+
 // exp(x) for -700 < x <= 0 (float: -80 < x), to about one unit in the last place.
 template <class T>
 inline Vector<T> exponential(Vector<T> x) {
@@ -120,39 +140,27 @@ template <class T>
 inline int64_t append_near(const Candidates<T>& c, T x, T y, T z, T limit, int32_t* out) {
     int64_t found = 0;
     for (int64_t i = 0; i < c.size; i += kLanes<T>) {
-        const auto near = squared_distance(c, i, x, y, z) < limit;
+        const unsigned near = lane_bits<T>(squared_distance(c, i, x, y, z) < limit);
 #if defined(__AVX512F__)
         if constexpr (sizeof(T) == 4) {
-            const __mmask16 mask = _mm512_movepi32_mask((__m512i)near);
             const __m512i ids = _mm512_loadu_si512(c.id + i);
-            _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(mask, ids));
-            found += __builtin_popcount(mask);
+            _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(__mmask16(near), ids));
         } else {
-            const __mmask8 mask = _mm512_movepi64_mask((__m512i)near);
             const __m256i ids = _mm256_loadu_si256((const __m256i*)(c.id + i));
-            _mm256_storeu_si256((__m256i*)(out + found), _mm256_maskz_compress_epi32(mask, ids));
-            found += __builtin_popcount(mask);
+            _mm256_storeu_si256((__m256i*)(out + found), _mm256_maskz_compress_epi32(__mmask8(near), ids));
         }
 #elif defined(__AVX2__)
-        if constexpr (sizeof(T) == 4) {
-            const int mask = _mm256_movemask_ps((__m256)near);
-            const __m256i lanes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(int64_t(kCompress.lanes[mask])));
-            const __m256i ids = _mm256_loadu_si256((const __m256i*)(c.id + i));
-            _mm256_storeu_si256((__m256i*)(out + found), _mm256_permutevar8x32_epi32(ids, lanes));
-            found += __builtin_popcount(mask);
-        } else {
-            const int mask = _mm256_movemask_pd((__m256d)near);
-            for (int lane = 0; lane < 4; ++lane) {
-                out[found] = c.id[i + lane];
-                found += mask >> lane & 1;
-            }
-        }
+        // Four lanes of doubles use the same table: their upper four bits are 0.
+        const __m256i lanes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(int64_t(kCompress.lanes[near])));
+        const __m256i ids = _mm256_loadu_si256((const __m256i*)(c.id + i));
+        _mm256_storeu_si256((__m256i*)(out + found), _mm256_permutevar8x32_epi32(ids, lanes));
 #else
-        for (int lane = 0; lane < kLanes<T>; ++lane) {
-            out[found] = c.id[i + lane];
-            found += near[lane] != 0;
+        for (int lane = 0, place = 0; lane < kLanes<T>; ++lane) {
+            out[found + place] = c.id[i + lane];
+            place += near >> lane & 1;
         }
 #endif
+        found += __builtin_popcount(near);
     }
     return found;
 }

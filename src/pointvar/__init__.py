@@ -12,6 +12,7 @@ from pointvar.geometry import (
     poisson_disk,
     voxel_grid,
 )
+from pointvar.ops.native import empty_cache
 from pointvar.ops.native import info as native_info
 
 __version__ = "0.1.0.dev0"
@@ -22,6 +23,7 @@ __all__ = [
     "PointCloud",
     "VoxelGrid",
     "ball_query",
+    "empty_cache",
     "farthest_points",
     "kernel_density",
     "knn",

@@ -63,6 +63,12 @@ def info() -> dict[str, Any]:
     return facts
 
 
+def empty_cache() -> None:
+    """Gives back the memory that the native kernels keep for their next call (at most 1/32 of the machine's)."""
+    if available:
+        _module.empty_cache()
+
+
 def ball_query(
     support: Tensor,
     support_offsets: Tensor,
