@@ -175,8 +175,8 @@ class PointCloud:
         points = self.points.to(*args, **kwargs)
         if points is self.points:
             return self
-        if points.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"points must be float32 or float64, got {points.dtype}")
+        if points.dtype != self.dtype:
+            _check_points(points)
         return PointCloud._trusted(points, self.offsets.to(points.device))
 
     def pin_memory(self) -> PointCloud:
@@ -189,6 +189,8 @@ class PointCloud:
 
         Callers keep nothing that carries gradients.
         """
+        if torch.is_inference_mode_enabled():  # what is made here could not be used in training
+            return make()
         version = 0 if self.points.is_inference() else self.points._version
         if key not in self._cache or self._cache[key][0] != version:
             self._cache[key] = (version, make())
@@ -206,15 +208,18 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
     """A positive length as one value per cloud, ``[B]``, in the dtype of the points."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
         raise TypeError(f"{name} must be a number or one number per cloud, got {_kind(value)}")
-    given = torch.as_tensor(value).detach().to(device=cloud.device, dtype=torch.float64)
+    dtype = value.dtype if isinstance(value, Tensor) else torch.float64  # no detour through float32
+    given = torch.as_tensor(value, dtype=dtype).detach().to(device=cloud.device, dtype=torch.float64)
     if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, cloud.num_clouds)):
         raise ValueError(
             f"{name} must be a number or one number for each of the {cloud.num_clouds} clouds, "
             f"got shape {list(given.shape)}"
         )
     values = given.to(cloud.dtype)
-    if not bool((torch.isfinite(values) & (values > 0)).all()):
-        raise ValueError(f"{name} must be positive and finite, got {value}")
+    if not bool((torch.isfinite(values) & (values > 0) & (values * values > 0)).all()):
+        raise ValueError(
+            f"{name} must be positive and finite (and its square not vanish in {cloud.dtype}), got {value}"
+        )
     return values.expand(cloud.num_clouds).contiguous()
 
 

@@ -28,5 +28,5 @@ def kernel_density(cloud: PointCloud, bandwidth: float | Sequence[float] | Tenso
     h = per_cloud(bandwidth, cloud, "bandwidth")
     if cloud.points.requires_grad:
         return ops.kernel_density(cloud.points, cloud.offsets, h)
-    key = ("density", *h.unique_consecutive().tolist())
+    key = ("density", *h.tolist())
     return cloud.kept(key, lambda: ops.kernel_density(cloud.points, cloud.offsets, h))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -52,10 +53,14 @@ class Hierarchy:
         if not isinstance(cloud, PointCloud):
             raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
         self.radii = [float(radius) for radius in radii]
-        if not self.radii or sorted(self.radii) != self.radii or not self.radii[0] > 0:
+        if (
+            not self.radii
+            or sorted(self.radii) != self.radii
+            or not all(0 < r < math.inf for r in self.radii)
+        ):
             raise ValueError(f"radii must be positive and ascending, one per level, got {list(radii)}")
-        if not reach > 0:
-            raise ValueError(f"reach must be positive, got {reach}")
+        if not 0 < reach < math.inf:
+            raise ValueError(f"reach must be positive and finite, got {reach}")
         if max_neighbors is not None:
             positive_int(max_neighbors, "max_neighbors")
         if farthest is not None and len(farthest) != len(self.radii):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from pointvar import ops
 from pointvar.cloud import PointCloud, per_cloud
+
+T = TypeVar("T")
 
 
 class Transposed(NamedTuple):
@@ -94,9 +97,7 @@ class Neighborhood:
     @property
     def rows(self) -> Tensor:
         """``[E]``: the query point of each edge."""
-        if "rows" not in self._cache:
-            self._cache["rows"] = torch.repeat_interleave(self.counts, output_size=self.num_edges)
-        return self._cache["rows"]
+        return self._kept("rows", lambda: torch.repeat_interleave(self.counts, output_size=self.num_edges))
 
     @property
     def num_edges(self) -> int:
@@ -114,9 +115,7 @@ class Neighborhood:
             return self._radius
         if self._needs_gradient:
             return self._reach()
-        if "radius" not in self._cache:
-            self._cache["radius"] = self._reach()
-        return self._cache["radius"]
+        return self._kept("radius", self._reach)
 
     @property
     def _needs_gradient(self) -> bool:
@@ -145,10 +144,19 @@ class Neighborhood:
 
     def transposed(self) -> Transposed:
         """The edges grouped by support point; computed once."""
-        if "transposed" not in self._cache:
-            parts = ops.transpose(self.row_offsets, self.indices, self.support.num_points)
-            self._cache["transposed"] = Transposed(*parts)
-        return self._cache["transposed"]
+        size = self.support.num_points
+        return self._kept(
+            "transposed", lambda: Transposed(*ops.transpose(self.row_offsets, self.indices, size))
+        )
+
+    def _kept(self, name: str, make: Callable[[], T]) -> T:
+        """Computed once; what is made in inference mode could not be used in training."""
+        if torch.is_inference_mode_enabled():
+            return make()
+        if name not in self._cache:
+            self._cache[name] = make()
+        value: T = self._cache[name]
+        return value
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Neighborhood:
         """A copy on another device."""

@@ -58,11 +58,13 @@ def farthest_points(
     if ratio is not None:
         if not 0 < ratio <= 1:
             raise ValueError(f"ratio must lie in (0, 1], got {ratio}")
-        counts = (lengths * ratio).ceil().long()
+        counts = (lengths.double() * ratio - 1e-9).ceil().long()  # 7/13 of 13 are 7, whatever the rounding
+        counts = torch.minimum(counts.clamp(min=1), lengths)
     else:
-        counts = torch.minimum(_integers(count, cloud, "count"), lengths)
-        if bool((counts < 1).logical_and(lengths > 0).any()):
+        counts = _integers(count, cloud, "count")
+        if bool((counts < 1).any()):
             raise ValueError(f"count must be at least 1, got {count}")
+        counts = torch.minimum(counts, lengths)
     first = torch.zeros_like(lengths) if start is None else _integers(start, cloud, "start")
     if bool(((first < 0) | (first >= lengths.clamp(min=1))).any()):
         raise ValueError(f"start must name a point of each cloud, got {start} for lengths {lengths.tolist()}")
@@ -90,8 +92,9 @@ class VoxelGrid:
         """Means of per-point values ``[N, ...]`` over the cells; differentiable."""
         if values.shape[:1] != self.inverse.shape:
             raise ValueError(f"values must have {len(self.inverse)} rows, got shape {list(values.shape)}")
-        sums = values.new_zeros(len(self.counts), *values.shape[1:]).index_add(0, self.inverse, values)
-        return sums / self.counts.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
+        wide = values.double()  # the average of equal numbers is that number
+        sums = wide.new_zeros(len(self.counts), *values.shape[1:]).index_add(0, self.inverse, wide)
+        return (sums / self.counts.view(-1, *[1] * (values.dim() - 1))).to(values.dtype)
 
 
 def voxel_grid(cloud: PointCloud, size: float | Sequence[float] | Tensor) -> VoxelGrid:

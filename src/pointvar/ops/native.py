@@ -64,7 +64,7 @@ def info() -> dict[str, Any]:
 
 
 def empty_cache() -> None:
-    """Gives back the memory that the native kernels keep for their next call (at most 1/32 of the machine's)."""
+    """Gives back the memory that the native kernels keep for their next call (1/32 of all at most)."""
     if available:
         _module.empty_cache()
 

@@ -151,14 +151,14 @@ def _pairs(
         steps = (steps[:, None] + stride * torch.arange(-1, 2, device=keys.device)).flatten()
     begin = torch.searchsorted(keys, query_keys[:, None] + (steps - 1))
     count = torch.searchsorted(keys, query_keys[:, None] + (steps + 1), right=True) - begin
-    squared_radius = (radius * radius)[cloud_q]
+    squared_radius, endless = (radius * radius)[cloud_q], radius.isinf()[cloud_q]
     for rows in _chunks(count.sum(1)):
         cells = torch.repeat_interleave(count[rows].flatten())
         step = torch.arange(len(cells), device=keys.device) - _cumulate(count[rows].flatten())[cells]
         found = order[begin[rows].flatten()[cells] + step]
         query = rows.start + cells // len(steps)
         squared = _squared_distance(support[found], queries[query])
-        near = squared < squared_radius[query]
+        near = (squared < squared_radius[query]) | endless[query]
         query, found, squared = query[near], found[near], squared[near]
         sort = (query * len(support) + found).argsort()
         yield query[sort], found[sort], squared[sort]

@@ -1,0 +1,53 @@
+# Every target does its own set-up: a virtual environment in .venv, the pinned packages, the C++ build.
+# It is repeated only when one of the files in SOURCES changes. PYTHON=python3.12 chooses another Python.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+
+.PHONY: help demo test lint bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    build a point hierarchy and draw it to demo/geometry.png"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/geometry.json"
+	@echo "make clean   remove all that make has made, .venv included"
+
+demo: .venv/installed
+	@$(BIN)/python examples/geometry.py --output demo/geometry.png
+
+test: .venv/installed
+	@$(BIN)/python -m pytest
+
+lint: .venv/installed
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: .venv/installed-bench
+	@$(BIN)/python benchmarks/geometry.py
+
+clean:
+	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch by itself and first, so that nothing after it asks for another build of it.
+.venv/torch: constraints.txt
+	@test -x $(BIN)/python || { echo "creating .venv"; $(PYTHON) -m venv .venv; }
+	@echo "installing torch"
+	@$(PIP) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
+	@touch $@
+
+.venv/installed: .venv/torch $(SOURCES)
+	@echo "building and installing pointvar"
+	@$(PIP) scikit-build-core nanobind ninja $(if $(shell command -v cmake 2>/dev/null),,cmake)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+.venv/installed-bench: .venv/installed
+	@echo "installing the libraries to compare with"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[dev,bench]'
+	@touch $@

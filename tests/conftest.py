@@ -1,0 +1,80 @@
+"""The axes that tests are crossed with, and what they must leave as they found it."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from pointvar import ops
+
+settings.register_profile(
+    "pointvar",
+    derandomize=True,
+    deadline=None,
+    max_examples=12,
+    database=None,
+    # The axes below are function-scoped, but the same for all examples of a test.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("pointvar")
+
+OPERATORS = [
+    ops.ball_query,
+    ops.knn,
+    ops.poisson_disk,
+    ops.farthest_points,
+    ops.kernel_density,
+    ops.kernel_density_backward,
+    ops.transpose,
+]
+
+
+@pytest.fixture(params=[1, 2, 3], ids=["1D", "2D", "3D"])
+def dim(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(params=["native", "reference"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the operators with the native kernels, then with plain torch."""
+    if request.param == "native" and not ops.native.available:
+        pytest.skip("the native kernels are not in use")
+    with ExitStack() as stack:
+        if request.param == "reference" and ops.native.available:
+            for operator in OPERATORS:
+                stack.enter_context(operator.set_kernel_enabled("cpu", enabled=False))
+        yield request.param
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """For tests that change the number of threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def time_limit() -> Iterator[Callable[[int], None]]:
+    """Turns an endless loop in Python into a failure after so many seconds."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("this should have ended long ago")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    yield signal.alarm
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

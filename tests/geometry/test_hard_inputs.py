@@ -1,0 +1,158 @@
+"""What real data brings: outliers, heaps of equal points, huge coordinates, nothing at all."""
+
+import pytest
+import torch
+from oracles import (
+    brute_ball_query,
+    brute_density,
+    brute_farthest_points,
+    brute_knn,
+    poisson_disk_faults,
+    rows_of,
+)
+from strategies import random_cloud
+
+from pointvar import PointCloud, ball_query, farthest_points, kernel_density, knn, poisson_disk, voxel_grid
+
+
+def assert_all_geometry_is_right(cloud: PointCloud, radius: float, k: int = 5) -> None:
+    both = (cloud.points, cloud.offsets, cloud.points, cloud.offsets)
+    hood, nearest = ball_query(cloud, cloud, radius), knn(cloud, cloud, k)
+    assert rows_of(hood.row_offsets, hood.indices) == brute_ball_query(*both, radius)
+    assert rows_of(nearest.row_offsets, nearest.indices) == brute_knn(*both, k)[0]
+    keep = poisson_disk(cloud, radius, torch.Generator().manual_seed(0))
+    assert poisson_disk_faults(cloud.points, cloud.offsets, radius, keep) == []
+    counts = cloud.lengths.clamp(max=k).tolist()
+    expected = brute_farthest_points(cloud.points, cloud.offsets, counts, [0] * cloud.num_clouds)
+    assert farthest_points(cloud, count=k).tolist() == expected
+    density = torch.tensor(brute_density(cloud.points, cloud.offsets, radius), dtype=cloud.dtype)
+    torch.testing.assert_close(kernel_density(cloud, radius), density, rtol=2e-5, atol=0)
+    grid = voxel_grid(cloud, radius)
+    assert int(grid.counts.sum()) == cloud.num_points
+    assert torch.equal(grid.cloud.batch[grid.inverse], cloud.batch)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_one_far_outlier(sign, dim, dtype, backend):
+    points = random_cloud([200], dim, dtype).points
+    points[77] = sign * 1e7
+    assert_all_geometry_is_right(PointCloud(points), 0.1)
+
+
+def test_outliers_in_all_directions_in_one_cloud_of_a_batch(dim, dtype, backend):
+    cloud = random_cloud([100, 100], dim, dtype)
+    cloud.points[:dim] = torch.eye(dim, dtype=dtype) * 1e7
+    cloud.points[dim : 2 * dim] = torch.eye(dim, dtype=dtype) * -1e7
+    assert_all_geometry_is_right(PointCloud(cloud.points, [100, 100]), 0.2)
+
+
+def test_extents_of_very_different_size(dim, dtype, backend):
+    """Clouds of a batch in metres and in micrometres, with radii of their own."""
+    big, small = (
+        random_cloud([100], dim, dtype, 1).points * 1e4,
+        random_cloud([100], dim, dtype, 2).points * 1e-4,
+    )
+    cloud = PointCloud(torch.cat([big, small]), [100, 100])
+    both = (cloud.points, cloud.offsets, cloud.points, cloud.offsets)
+    hood = ball_query(cloud, cloud, [2e3, 2e-5])
+    assert rows_of(hood.row_offsets, hood.indices) == brute_ball_query(*both, [2e3, 2e-5])
+    assert rows_of(knn(cloud, cloud, 4).row_offsets, knn(cloud, cloud, 4).indices) == brute_knn(*both, 4)[0]
+
+
+def test_identical_points(dim, dtype, backend):
+    assert_all_geometry_is_right(PointCloud(torch.full((100, dim), 1 / 3, dtype=dtype), [60, 0, 40]), 0.1)
+
+
+def test_2000_identical_points(backend):
+    cloud = PointCloud(torch.full((2000, 3), 1 / 3))
+    hood = ball_query(cloud, cloud, 0.1)
+    assert torch.equal(hood.indices, torch.arange(2000).repeat(2000))
+    assert torch.equal(knn(cloud, cloud, 3).indices, torch.arange(3).repeat(2000))
+    assert len(poisson_disk(cloud, 0.1)) == 1
+    assert farthest_points(cloud, count=5).tolist() == [0, 1, 2, 3, 4]
+    assert voxel_grid(cloud, 0.1).counts.tolist() == [2000]
+    alone = kernel_density(cloud[:1], 0.1)
+    torch.testing.assert_close(kernel_density(cloud, 0.1), alone.expand(2000) * 2000, rtol=1e-4, atol=0)
+
+
+def test_2000_identical_points_with_a_cap(backend, generator):
+    cloud = PointCloud(torch.full((2000, 3), 1 / 3))
+    hood = ball_query(cloud, cloud, 0.1, 16, generator)
+    assert hood.total_counts.eq(2000).all()
+    rows = hood.indices.view(2000, 16)
+    assert (rows.diff(dim=1) > 0).all()
+    assert len(rows.unique()) == 2000  # 16 of 2000 each: none is left out but with probability 2000 e^-16
+
+
+def test_coordinates_of_a_million_with_a_radius_of_a_hundredth(dim, backend):
+    """In float64: 1e6 / 0.01 cells from the origin, differences still exact to 1e-10."""
+    points = random_cloud([300], dim, torch.float64).points * 0.1
+    signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)[:dim]
+    assert_all_geometry_is_right(PointCloud(points + 1e6 * signs), 0.01)
+
+
+def test_both_ends_of_a_million_with_a_radius_of_a_hundredth(dim, backend):
+    """The grid would have 1e8 cells along an axis, 1e24 in 3D."""
+    points = random_cloud([200], dim, torch.float64).points * 0.05
+    points[::2] += 1e6
+    points[1::2] -= 1e6
+    assert_all_geometry_is_right(PointCloud(points), 0.01)
+
+
+def test_coordinates_of_a_million_in_float32(dim, backend):
+    """Points are a sixteenth apart there: many coincide, many lie exactly at the radius."""
+    points = random_cloud([200], dim).points
+    assert_all_geometry_is_right(PointCloud(points + 1e6), 0.125)
+
+
+def test_empty_clouds_inside_a_batch(dim, dtype, backend):
+    assert_all_geometry_is_right(random_cloud([0, 40, 0, 0, 30, 0], dim, dtype), 0.3)
+
+
+def test_empty_support_or_queries(dim, dtype, backend):
+    full, empty = random_cloud([5, 3], dim, dtype), PointCloud(torch.zeros(0, dim, dtype=dtype), [0, 0])
+    for hood in (ball_query(empty, full, 0.5), knn(empty, full, 3)):
+        assert hood.row_offsets.tolist() == [0] * 9
+        assert hood.relative_positions().shape == (0, dim)
+    for hood in (ball_query(full, empty, 0.5, 2), knn(full, empty, 3)):
+        assert hood.row_offsets.tolist() == [0]
+        assert hood.transposed().row_offsets.tolist() == [0] * 9
+
+
+def test_a_single_point(dim, dtype, backend):
+    cloud = PointCloud(torch.full((1, dim), -3.7, dtype=dtype))
+    assert_all_geometry_is_right(cloud, 0.1)
+    assert ball_query(cloud, cloud, 0.1).edge_index.tolist() == [[0], [0]]
+    assert poisson_disk(cloud, 0.1).tolist() == farthest_points(cloud, ratio=0.1).tolist() == [0]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_no_points_at_all(lengths, dim, dtype, backend):
+    cloud = PointCloud(torch.zeros(0, dim, dtype=dtype), lengths)
+    assert_all_geometry_is_right(cloud, 0.1)
+    assert cloud.batch.tolist() == []
+    assert len(cloud.split()) == len(lengths)
+
+
+def test_points_on_a_line_in_space(dtype, backend):
+    points = torch.zeros(300, 3, dtype=dtype)
+    points[:, 1] = random_cloud([300], 1, dtype).points[:, 0]
+    assert_all_geometry_is_right(PointCloud(points), 0.05)
+
+
+def test_squares_that_overflow(backend, time_limit):
+    """float32 holds 1e20 but not its square: infinitely far, and of these the lower index is nearer."""
+    time_limit(60)
+    cloud = PointCloud(torch.tensor([[0.0], [1e20], [3e20], [1.0]]))
+    near = ball_query(cloud, cloud, 2.0)
+    assert rows_of(near.row_offsets, near.indices) == [[0, 3], [1], [2], [0, 3]]
+    hood = knn(cloud, cloud, 3)
+    assert rows_of(hood.row_offsets, hood.indices) == [[0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 3]]
+
+
+@pytest.mark.parametrize("function", [poisson_disk, kernel_density, voxel_grid])
+def test_lengths_whose_square_vanishes(function, backend, time_limit):
+    """1e-30 is a float32, its square is 0 there: no sensible answer, so an error rather than none."""
+    time_limit(60)
+    with pytest.raises(ValueError, match="must be positive"):
+        function(random_cloud([5]), 1e-30)
