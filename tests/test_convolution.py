@@ -196,6 +196,22 @@ def test_zero_response_is_zero_and_harmless():
         assert torch.isfinite(value.grad).all()
 
 
+def test_a_response_that_cancels_is_zero():
+    """Two neighbours whose values add up to 0: there is nothing to divide by, whatever the features."""
+
+    class Sideways(pv.Basis):
+        size = 1
+
+        def forward(self, offsets, radius):
+            return offsets[:, :1]
+
+    cloud, middle = pv.PointCloud(torch.tensor([[-0.5], [0.5]])), pv.PointCloud(torch.zeros(1, 1))
+    conv = PointConvolution(1, 1, Sideways(), estimator.Sum(), unit_response=True)
+    features, hood = torch.tensor([[1.0], [2.0]]), pv.ball_query(cloud, middle, 1.0)
+    assert conv(features, hood).item() == conv.project(features, hood).item() == 0
+    assert conv.second_moment(features, hood).item() == 0
+
+
 # The discrete convolution
 
 

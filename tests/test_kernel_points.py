@@ -108,9 +108,10 @@ def test_uniform(dim):
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_rotation(dim):
-    turn = kernel_points.rotation(dim, seeded())
-    torch.testing.assert_close(turn @ turn.T, torch.eye(dim).double())
-    assert float(turn.det()) == pytest.approx(1)
+    for seed in range(8):  # half of them would be reflections
+        turn = kernel_points.rotation(dim, seeded(seed))
+        torch.testing.assert_close(turn @ turn.T, torch.eye(dim).double())
+        assert float(turn.det()) == pytest.approx(1)
 
 
 def test_errors():
