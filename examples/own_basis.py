@@ -43,7 +43,7 @@ def main() -> None:
 
     z = conv.second_moment(features, hood).item()
     torch.nn.init.normal_(conv.weight, std=z**-0.5, generator=generator)  # Var[w] = 1 / Z
-    print(f"variance of the output with weights from its second moment: {conv(features, hood).var().item():.2f}")
+    print(f"variance of the output with weights from Z: {conv(features, hood).var().item():.2f}")
 
 
 if __name__ == "__main__":
