@@ -67,6 +67,19 @@ def test_gradients(b, q, unit):
     assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
 
 
+@pytest.mark.parametrize("b", ["Gaussian", "unscaled MLP"])
+def test_gradients_through_the_radius(b):
+    """The farthest of the nearest neighbours sets the radius, which follows the points."""
+    conv, hood = layer(b, "Average", unit_response=True), two_clouds()
+    features = features_of(hood)
+
+    def run(points, queries):
+        return conv(features, pv.knn(pv.PointCloud(points, [11, 8]), pv.PointCloud(queries, [3, 4]), 4))
+
+    inputs = tuple(c.points.clone().requires_grad_() for c in (hood.support, hood.queries))
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+
+
 @pytest.mark.parametrize("b", ["NearestPoint", "SphericalBins"])
 def test_boxes_pass_gradients_to_features_and_densities_only(b):
     conv, hood = layer(b, "MonteCarlo"), two_clouds()
