@@ -35,6 +35,8 @@ class Neighborhood:
         - row_offsets: ``[M + 1]``, int64; indices, rows: ``[E]``, int64
         - counts: ``[M]``, neighbours kept; total_counts: ``[M]``, neighbours before any random cap
         - radius: ``[M]``, the receptive field of each query (for ``knn``: distance to the farthest)
+        - density: ``[N]`` or ``None``: densities of the support points, for estimators to use in place
+          of their own; set by whoever knows better (points per unit volume, as ``kernel_density``)
     """
 
     def __init__(
@@ -46,12 +48,13 @@ class Neighborhood:
         total_counts: Tensor,
         radius: Tensor | None = None,
         farthest: Tensor | None = None,
+        density: Tensor | None = None,
     ) -> None:
         """For the functions of this room, which pass consistent parts. Exactly one of ``radius`` [M]
         and ``farthest`` [M] (the support point whose distance is the radius, -1 for none) is given."""
         self.support, self.queries = support, queries
         self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
-        self._radius, self._farthest = radius, farthest
+        self._radius, self._farthest, self.density = radius, farthest, density
         self._cache: dict[str, Any] = {}
 
     @classmethod
@@ -172,7 +175,14 @@ class Neighborhood:
 
     def rebased(self, support: PointCloud, queries: PointCloud, move: Any) -> Neighborhood:
         """The same edges between copies of the two clouds; ``move`` copies a tensor."""
-        parts = (self.row_offsets, self.indices, self.total_counts, self._radius, self._farthest)
+        parts = (
+            self.row_offsets,
+            self.indices,
+            self.total_counts,
+            self._radius,
+            self._farthest,
+            self.density,
+        )
         moved: Any = (None if part is None else move(part) for part in parts)
         return Neighborhood(support, queries, *moved)
 

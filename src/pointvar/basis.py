@@ -1,0 +1,368 @@
+r"""Axis 1 of the zoo: what a convolution sees of an offset, K basis functions :math:`b_i((y - x) / r)`.
+
+Every point convolution of the literature is a pair of a basis (this room) and an estimator of the
+integral (``estimator.py``); the layer that joins them is ``PointConvolution``. Known pairs:
+
+================  =====================================  ==================
+method            basis                                  estimator
+================  =====================================  ==================
+``PCCNN``         ``Gaussian``                           ``MonteCarlo``
+``PointwiseCNN``  ``NearestPoint`` on a grid             ``Average``
+``SPHConv``       ``SphericalBins``                      ``Average``
+``KPConv``        ``LinearCorrelation``                  ``Sum``
+``KPConvN``       ``LinearCorrelation``, twice as wide   ``MonteCarlo``
+``InterpCNN``     ``LinearCorrelation`` on a grid        ``Average``
+``ConvPoint``     ``MLPCorrelation``                     ``Average``
+``MCConv``        ``MLP``                                ``MonteCarlo``
+``PointConv``     ``MLP``, offsets not scaled            ``LearnedDensity``
+``FlexConv``      ``Dot``                                ``Sum``
+================  =====================================  ==================
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pointvar import kernel_points
+
+__all__ = [
+    "MLP",
+    "Basis",
+    "Dot",
+    "Gaussian",
+    "LinearCorrelation",
+    "MLPCorrelation",
+    "NearestPoint",
+    "SphericalBins",
+]
+
+
+class Basis(nn.Module, ABC):
+    """A set of functions of the offset. A new one sets ``size`` and defines ``forward``."""
+
+    size: int
+    """K, the number of functions."""
+    dim: int | None = None
+    """D, the dimension of the offsets, where the basis is made for one."""
+
+    @abstractmethod
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        """The functions at each offset.
+
+        Shapes:
+            - offsets: ``[E, D]``, (y - x) / r
+            - radius: ``[E, 1]``, r
+            - result: ``[E, K]``
+        """
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the basis's own parameters anew; most bases have none."""
+
+
+class Gaussian(Basis):
+    r"""A Gaussian around each kernel point, :math:`b_i(\tau) = \exp(-\|p_i - \tau\|^2 / 2 \sigma^2)`.
+
+    Args:
+        num_basis: K.
+        dim: D.
+        sigma: in units of the receptive field; default: 0.4 times the points' spacing.
+        points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
+        generator: fixes the orientation of the points; default: torch's global generator.
+    """
+
+    points: Tensor
+
+    def __init__(
+        self,
+        num_basis: int = 16,
+        dim: int = 3,
+        sigma: float | None = None,
+        points: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
+        self.register_buffer("points", _kernel(points))
+        self.size, self.dim = self.points.shape
+        self.sigma = 0.4 * kernel_points.spacing(points) if sigma is None else float(sigma)
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        return torch.exp(-0.5 * (_distance(offsets, self.points) / self.sigma).square())
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, dim={self.dim}, sigma={self.sigma:.4g}"
+
+
+class LinearCorrelation(Basis):
+    r"""A hat around each kernel point, :math:`b_i(\tau) = \max(1 - \|p_i - \tau\| / s, 0)`.
+
+    Args:
+        num_basis: K.
+        dim: D.
+        width: s, in units of the receptive field; default: the points' spacing.
+        points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
+        generator: fixes the orientation of the points; default: torch's global generator.
+    """
+
+    points: Tensor
+
+    def __init__(
+        self,
+        num_basis: int = 16,
+        dim: int = 3,
+        width: float | None = None,
+        points: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
+        self.register_buffer("points", _kernel(points))
+        self.size, self.dim = self.points.shape
+        self.width = kernel_points.spacing(points) if width is None else float(width)
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        return functional.relu(1 - _distance(offsets, self.points) / self.width)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, dim={self.dim}, width={self.width:.4g}"
+
+
+class NearestPoint(Basis):
+    r"""Boxes: 1 for the nearest kernel point (the first of equals) and 0 for the others.
+
+    .. math:: b_i(\tau) = [\, i = \arg\min_j \|p_j - \tau\| \,]
+
+    Constant between its jumps: nothing flows back to the positions.
+
+    Args:
+        num_basis: K.
+        dim: D.
+        points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
+        generator: fixes the orientation of the points; default: torch's global generator.
+    """
+
+    points: Tensor
+
+    def __init__(
+        self,
+        num_basis: int = 16,
+        dim: int = 3,
+        points: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
+        self.register_buffer("points", _kernel(points))
+        self.size, self.dim = self.points.shape
+
+    def index(self, offsets: Tensor) -> Tensor:
+        """``[E]``: the one function that is not 0."""
+        return _distance(offsets.detach(), self.points).argmin(1)
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        return functional.one_hot(self.index(offsets), self.size).to(offsets.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, dim={self.dim}"
+
+
+class SphericalBins(Basis):
+    r"""Boxes in spherical coordinates, and one box for the centre (closer than 1e-4 of the radius).
+
+    .. math:: b_i(\tau) = [\, \tau \text{ lies in bin } i \,], \qquad
+              i = 1 + (\text{radial} \cdot A + \text{azimuth}) \cdot P + \text{polar}
+
+    In 3D the polar axis is the last one, up. In 2D there is no polar angle, :math:`K = R A + 1`; in
+    1D left and right are left, :math:`K = 2 R + 1`. Nothing flows back to the positions.
+
+    Args:
+        radial, azimuth, polar: numbers of bins R, A, P, of equal size; :math:`K = R A P + 1`.
+        dim: D.
+        authors_azimuth: for comparison, atan(y / x) in place of atan2(y, x), as in the authors' code.
+            It cannot tell opposite directions apart and reaches only two of five bins.
+    """
+
+    def __init__(
+        self,
+        radial: int = 1,
+        azimuth: int = 5,
+        polar: int = 3,
+        dim: int = 3,
+        authors_azimuth: bool = False,
+    ) -> None:
+        super().__init__()
+        if min(radial, azimuth, polar) < 1:
+            raise ValueError(f"each coordinate needs a bin, got {radial} x {azimuth} x {polar}")
+        if dim not in (1, 2, 3):
+            raise ValueError(f"spherical bins exist in 1, 2 or 3 dimensions, got {dim}")
+        self.dim, self.radial, self.authors_azimuth = dim, radial, authors_azimuth
+        self.azimuth = azimuth if dim > 1 else 2
+        self.polar = polar if dim == 3 else 1
+        self.size = self.radial * self.azimuth * self.polar + 1
+
+    def index(self, offsets: Tensor) -> Tensor:
+        """``[E]``: the one function that is not 0."""
+        offsets = offsets.detach()
+        distance = offsets.norm(dim=1)
+        bin = _bin(distance, 1.0, self.radial) * self.azimuth
+        if self.dim == 1:
+            bin = bin + (offsets[:, 0] > 0).long()
+        else:
+            bin = bin + _bin(self._azimuth(offsets[:, 0], offsets[:, 1]), 2 * math.pi, self.azimuth)
+        if self.dim == 3:
+            polar = torch.atan2(offsets[:, :2].norm(dim=1), offsets[:, 2])
+            bin = bin * self.polar + _bin(polar, math.pi, self.polar)
+        return torch.where(distance < 1e-4, 0, bin + 1)
+
+    def _azimuth(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.authors_azimuth:
+            return torch.atan(y / (x + 1e-6))
+        angle = torch.atan2(y, x)
+        return torch.where(angle < 0, angle + 2 * math.pi, angle)
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        return functional.one_hot(self.index(offsets), self.size).to(offsets.dtype)
+
+    def extra_repr(self) -> str:
+        bins = f"{self.radial} x {self.azimuth} x {self.polar} + 1, dim={self.dim}"
+        return bins + (", authors_azimuth=True" if self.authors_azimuth else "")
+
+
+class MLP(Basis):
+    r"""A learned affine map and a leaky ReLU, :math:`b_i(\tau) = \mathrm{lrelu}(a_i^T \tau + c_i)`.
+
+    The linear second half of the network is the convolution weight itself.
+
+    Args:
+        num_basis: K.
+        dim: D.
+        slope: of the leaky ReLU below 0; 0 makes it a ReLU.
+        scaled: the map sees (y - x) / r; if not, it sees y - x.
+        batch_norm: normalises between map and ReLU, over the edges of a batch.
+        radius: nominal receptive field, for a map that sees y - x: it is drawn from N(0, 1 / D r^2).
+            Without it, and with batch normalisation, from N(0, 1 / D).
+        generator: where the map comes from; default: torch's global generator.
+    """
+
+    def __init__(
+        self,
+        num_basis: int = 16,
+        dim: int = 3,
+        slope: float = 0.2,
+        scaled: bool = True,
+        batch_norm: bool = False,
+        radius: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if radius is not None and not radius > 0:
+            raise ValueError(f"the nominal radius must be positive, got {radius}")
+        self.size, self.dim, self.slope, self.scaled, self.radius = num_basis, dim, slope, scaled, radius
+        self.linear = nn.Linear(dim, num_basis)
+        self.norm = nn.BatchNorm1d(num_basis) if batch_norm else None
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        unit = 1.0 if self.radius is None or self.norm is not None else self.radius
+        nn.init.normal_(self.linear.weight, 0, self.linear.in_features**-0.5 / unit, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+        if self.norm is not None:
+            self.norm.reset_parameters()
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        values = self.linear(offsets if self.scaled else offsets * radius)
+        if self.norm is not None:
+            values = self.norm(values)
+        return functional.leaky_relu(values, self.slope)
+
+    def extra_repr(self) -> str:
+        nominal = "" if self.radius is None else f", radius={self.radius:.4g}"
+        return f"{self.size}, dim={self.dim}, slope={self.slope}, scaled={self.scaled}{nominal}"
+
+
+class MLPCorrelation(Basis):
+    r"""A network that sees the differences to all kernel points together.
+
+    .. math:: b(\tau) = \mathrm{mlp}(\tau - p_1, \ldots, \tau - p_K), \qquad D K \to 2 K \to K \to K
+
+    with a ReLU after each map, also the last. The kernel points are learned.
+
+    Args:
+        num_basis: K.
+        dim: D.
+        points: kernel points ``[K, D]`` to start from, in place of ``num_basis`` and ``dim``;
+            default: uniform in the unit ball.
+        generator: where points and maps come from; default: torch's global generator.
+    """
+
+    def __init__(
+        self,
+        num_basis: int = 16,
+        dim: int = 3,
+        points: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        points = kernel_points.uniform(num_basis, dim, generator) if points is None else points
+        self.points = nn.Parameter(_kernel(points))
+        size, dim = self.points.shape
+        self.size, self.dim = size, dim
+        self.mlp = nn.Sequential(
+            *(nn.Linear(dim * size, 2 * size), nn.ReLU()),
+            *(nn.Linear(2 * size, size), nn.ReLU()),
+            *(nn.Linear(size, size), nn.ReLU()),
+        )
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the maps as ``nn.Linear`` does; the kernel points stay."""
+        for linear in self.mlp:
+            if isinstance(linear, nn.Linear):
+                bound = linear.in_features**-0.5
+                nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
+                nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        return self.mlp((offsets[:, None] - self.points).flatten(1))
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, dim={self.dim}"
+
+
+class Dot(Basis):
+    r"""The offset itself and the constant, :math:`b(\tau) = (\tau, 1)`; K = D + 1.
+
+    With its weights this is an affine function of the offset for each pair of channels.
+    """
+
+    def __init__(self, dim: int = 3) -> None:
+        super().__init__()
+        self.size, self.dim = dim + 1, dim
+
+    def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
+        return functional.pad(offsets, (0, 1), value=1.0)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+def _kernel(points: Tensor) -> Tensor:
+    """Kernel points as a layer keeps them, in the dtype that its other parameters start with."""
+    if points.dim() != 2 or points.shape[1] not in (1, 2, 3) or not len(points):
+        raise ValueError(f"kernel points must have shape [K, D] with D = 1, 2 or 3, got {list(points.shape)}")
+    return points.detach().to(torch.get_default_dtype(), copy=True).contiguous()
+
+
+def _distance(offsets: Tensor, points: Tensor) -> Tensor:
+    """``[E, K]``; exact, and with a gradient of 0 where a distance is 0."""
+    return torch.cdist(offsets, points, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _bin(value: Tensor, range: float, count: int) -> Tensor:
+    """Which of the equal parts of [0, range] holds the value; upper ends belong to a part."""
+    return (value * (count / range)).ceil().long().sub(1).clamp(0, count - 1)

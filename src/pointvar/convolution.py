@@ -1,0 +1,189 @@
+"""The one layer: a basis, an estimator, and the weights that join them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pointvar.basis import Basis
+from pointvar.estimator import Estimator
+from pointvar.geometry import Neighborhood
+from pointvar.ops import convolve as ops
+
+
+class PointConvolution(nn.Module):
+    r"""A point convolution: project the features onto the basis, then one matrix product.
+
+    .. math::
+        \phi[x, i, c] = \sum_{y \in N(x)} q(x, y) \, b_i((y - x) / r) \, F[y, c], \qquad
+        \mathrm{out}[x, o] = \sum_{i, c} \phi[x, i, c] \, W[i, c, o] + \beta[o]
+
+    With unit response, each projection is divided by its own response to the feature 1,
+
+    .. math::
+        \tilde\phi(x) = \phi(x) / s(x), \qquad
+        s(x) = \Big\| \sum_{y \in N(x)} q(x, y) \, b((y - x) / r) \Big\|_2
+
+    (0 where s is 0), so that a constant feature keeps its norm whatever the number of neighbours,
+    their density and the scale of the basis.
+
+    Args:
+        in_channels: C.
+        out_channels: O.
+        basis: the functions b, K of them.
+        estimator: the weights q.
+        bias: adds a learned :math:`\beta`.
+        unit_response: divides by the response s.
+        method: a name to be shown.
+        generator: where the weights come from; default: torch's global generator.
+
+    Shapes (N support points, M queries):
+        - weight: ``[K, C, O]``
+        - features: ``[N, C]``; result: ``[M, O]``
+
+    Under autocast the matrix product is done in the lower precision, everything before it in the
+    precision of the points. A query without neighbours gets the bias alone.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        basis: Basis,
+        estimator: Estimator,
+        bias: bool = True,
+        unit_response: bool = False,
+        *,
+        method: str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(basis, Basis):
+            raise TypeError(f"basis must be a pointvar.Basis, got {type(basis).__name__}")
+        if not isinstance(estimator, Estimator):
+            raise TypeError(f"estimator must be a pointvar.Estimator, got {type(estimator).__name__}")
+        if min(in_channels, out_channels, basis.size) < 1:
+            raise ValueError(
+                f"a convolution needs at least one channel in, one out and one basis function, got "
+                f"{in_channels}, {out_channels} and {basis.size}"
+            )
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.basis, self.estimator = basis, estimator
+        self.unit_response, self.method = unit_response, method
+        self.weight = nn.Parameter(torch.empty(basis.size, in_channels, out_channels))
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the weights from N(0, 2 / (K C)), the standard, and sets the bias to 0."""
+        nn.init.normal_(
+            self.weight, 0, (2 / (self.basis.size * self.in_channels)) ** 0.5, generator=generator
+        )
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
+        self._check(features, hood)
+        values, weight = self._values(hood), _autocast(self.weight)
+        out, response = ops.convolve(features, values, weight, hood.row_offsets, hood.indices)
+        if self.unit_response:
+            out = _divide(out, response)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
+        """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
+        self._check(features, hood)
+        values = self._values(hood)
+        phi = ops.project(features, values, hood.row_offsets, hood.indices)
+        return _divide(phi, _response(values, hood)) if self.unit_response else phi
+
+    @torch.no_grad()
+    def second_moment(self, features: Tensor, hood: Neighborhood) -> Tensor:
+        r"""Z, the mean over the queries of :math:`\|\phi[x]\|^2`, as a float64 scalar; 0 if there are none.
+
+        The variance of the output is Z times that of the weights. The projection is never stored.
+        """
+        self._check(features, hood)
+        values = self._values(hood)
+        scale = values.new_ones(hood.queries.num_points, 1)
+        if self.unit_response:
+            scale = _divide(scale, _response(values, hood))
+        return ops.second_moment(features, values, hood.row_offsets, hood.indices, scale[:, 0])
+
+    def _values(self, hood: Neighborhood) -> Tensor:
+        """q(x, y) b_i((y - x) / r), ``[E, K]``; geometry is never computed in low precision."""
+        with torch.autocast(hood.indices.device.type, enabled=False):
+            b = self.basis(hood.relative_positions(), hood.radius[hood.rows, None])
+            q = self.estimator(hood)
+        if b.shape != (hood.num_edges, self.basis.size):
+            raise ValueError(
+                f"{type(self.basis).__name__} must give [E, K] = [{hood.num_edges}, {self.basis.size}] "
+                f"values, got shape {list(b.shape)}"
+            )
+        if q.shape != (hood.num_edges,):
+            raise ValueError(
+                f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
+                f"got shape {list(q.shape)}"
+            )
+        return b * q[:, None]
+
+    def _check(self, features: Tensor, hood: Neighborhood) -> None:
+        if not isinstance(hood, Neighborhood):
+            raise TypeError(f"a convolution takes features and a Neighborhood, got {type(hood).__name__}")
+        if not isinstance(features, Tensor):
+            raise TypeError(f"features must be a tensor of shape [N, C], got {type(features).__name__}")
+        support = hood.support
+        if features.dim() != 2 or features.shape[1] != self.in_channels:
+            raise ValueError(f"features must have shape [N, {self.in_channels}], got {list(features.shape)}")
+        if features.shape[0] != support.num_points:
+            raise ValueError(
+                f"there are features of {features.shape[0]} points, but the neighbourhood has "
+                f"{support.num_points} support points"
+            )
+        if self.basis.dim is not None and self.basis.dim != support.dim:
+            raise ValueError(f"the basis is made for {self.basis.dim}D, the points are {support.dim}D")
+        if not features.device == support.device == self.weight.device:
+            raise ValueError(
+                f"features ({features.device}), points ({support.device}) and weights "
+                f"({self.weight.device}) must be on one device"
+            )
+        if self.weight.dtype != support.dtype:
+            raise TypeError(
+                f"weights ({self.weight.dtype}) and points ({support.dtype}) need the same dtype; "
+                "convert one with .to()"
+            )
+        lower = torch.is_autocast_enabled(features.device.type) and features.dtype in _LOW
+        if features.dtype != support.dtype and not lower:
+            raise TypeError(f"features ({features.dtype}) need the dtype of the points ({support.dtype})")
+
+    def extra_repr(self) -> str:
+        name = f"{self.method}, " if self.method else ""
+        unit = ", unit_response=True" if self.unit_response else ""
+        return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
+
+
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def _autocast(weight: Tensor) -> Tensor:
+    """The weight as a matrix product would see it here."""
+    device = weight.device.type
+    if torch.is_autocast_enabled(device) and weight.dtype == torch.float32:
+        return weight.to(torch.get_autocast_dtype(device))
+    return weight
+
+
+def _response(values: Tensor, hood: Neighborhood) -> Tensor:
+    """The projection of the feature 1, ``[M, K]``."""
+    one = values.new_ones(hood.support.num_points, 1)
+    return ops.project(one, values, hood.row_offsets, hood.indices)
+
+
+def _divide(rows: Tensor, response: Tensor) -> Tensor:
+    """Rows divided by the norm of their response, 0 where that is 0; safe to differentiate."""
+    largest = response.detach().abs().amax(1, keepdim=True)  # so that no square under- or overflows
+    alive = largest > 0
+    largest = torch.where(alive, largest, 1)
+    squared = (response / largest).square().sum(1, keepdim=True)
+    norm = torch.where(alive, squared, 1).sqrt() * largest
+    return torch.where(alive, rows / norm, 0).to(rows.dtype)

@@ -1,0 +1,161 @@
+"""The operators: one chunk or many, the same sums; nothing large is stored; torch's own checks."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pointvar.ops import convolve as ops
+
+
+def problem(counts=(3, 0, 5, 1, 2), support=6, k=4, c=3, o=2, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+
+    def randn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+    row_offsets = torch.tensor([0, *counts]).cumsum(0)
+    indices = torch.randint(support, (sum(counts),), generator=generator)
+    return randn(support, c), randn(sum(counts), k), randn(k, c, o), row_offsets, indices
+
+
+def dense(features, values, row_offsets, indices):
+    """phi [M, K, C] as one large sum."""
+    rows = torch.repeat_interleave(row_offsets.diff())
+    each = values[:, :, None] * features[indices][:, None, :]
+    return each.new_zeros(len(row_offsets) - 1, *each.shape[1:]).index_add(0, rows, each)
+
+
+@pytest.fixture(params=[(512, 1 << 15), (2, 1 << 15), (3, 6), (1, 1)], ids=["one", "rows", "slots", "single"])
+def chunks(request, monkeypatch):
+    """Chunks large and small; the last two halve them for the sake of long rows."""
+    monkeypatch.setattr(ops, "ROWS", request.param[0])
+    monkeypatch.setattr(ops, "SLOTS", request.param[1])
+
+
+@pytest.mark.parametrize("counts", [(3, 0, 5, 1, 2), (0, 0), (), (7,), (1, 1, 1, 40, 1)])
+def test_sums(counts, chunks):
+    features, values, weight, row_offsets, indices = problem(counts)
+    phi = dense(features, values, row_offsets, indices)
+    out, response = ops.convolve(features, values, weight, row_offsets, indices)
+    torch.testing.assert_close(out, phi.flatten(1) @ weight.flatten(0, 1))
+    torch.testing.assert_close(
+        response, dense(torch.ones_like(features[:, :1]), values, row_offsets, indices)[..., 0]
+    )
+    torch.testing.assert_close(ops.project(features, values, row_offsets, indices), phi.flatten(1))
+    scale = torch.arange(1.0, len(counts) + 1, dtype=torch.float64)
+    moment = ops.second_moment(features, values, row_offsets, indices, scale)
+    expected = ((phi.flatten(1) * scale[:, None]) ** 2).sum() / max(len(counts), 1)
+    torch.testing.assert_close(moment, expected)
+
+
+def test_gradients(chunks):
+    features, values, weight, row_offsets, indices = problem()
+    assert torch.autograd.gradcheck(
+        lambda f, v, w: ops.convolve(f, v, w, row_offsets, indices), (features, values, weight)
+    )
+    assert torch.autograd.gradcheck(lambda f, v: ops.project(f, v, row_offsets, indices), (features, values))
+
+
+@pytest.mark.parametrize("wanted", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (1, 1, 1)])
+def test_only_what_is_wanted(wanted):
+    *inputs, row_offsets, indices = problem()
+    everything = torch.autograd.grad(
+        sum(t.square().sum() for t in ops.convolve(*inputs, row_offsets, indices)), inputs
+    )
+    some = [t.detach().requires_grad_(bool(w)) for t, w in zip(inputs, wanted, strict=True)]
+    sum(t.square().sum() for t in ops.convolve(*some, row_offsets, indices)).backward()
+    for t, w, expected in zip(some, wanted, everything, strict=True):
+        assert torch.equal(t.grad, expected) if w else t.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_opcheck(dtype):
+    features, values, weight, row_offsets, indices = problem(dtype=dtype)
+    out, response = (
+        torch.randn_like(t) for t in ops.convolve(features, values, weight, row_offsets, indices)
+    )
+    phi = torch.randn_like(ops.project(features, values, row_offsets, indices))
+    f, v, w = (t.detach() for t in (features, values, weight))
+    torch.library.opcheck(ops.convolve, (features, values, weight, row_offsets, indices))
+    torch.library.opcheck(ops.project, (features, values, row_offsets, indices))
+    torch.library.opcheck(ops.second_moment, (f, v, row_offsets, indices, torch.ones(5, dtype=dtype)))
+    for wanted in ([True, True, True], [False, True, False]):
+        torch.library.opcheck(ops.convolve_backward, (out, response, f, v, w, row_offsets, indices, wanted))
+        torch.library.opcheck(ops.project_backward, (phi, f, v, row_offsets, indices, wanted[:2]))
+
+
+def test_precision_follows_values_and_weight():
+    """Features and weight in bfloat16: the sums are those of float32, the product that of bfloat16."""
+    features, values, weight, row_offsets, indices = problem(dtype=torch.float32)
+    low, small = features.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        out, response = ops.convolve(low, values, small, row_offsets, indices)
+        phi = ops.project(low, values, row_offsets, indices)
+    exact = dense(low.float(), values, row_offsets, indices)
+    torch.testing.assert_close(phi, exact.flatten(1))
+    assert torch.equal(out, phi.bfloat16() @ small.flatten(0, 1))
+    assert response.dtype == torch.float32
+    out.sum().backward()
+    assert [t.grad.dtype for t in (low, values, small)] == [torch.bfloat16, torch.float32, torch.bfloat16]
+
+
+def test_the_second_moment_is_summed_in_float64():
+    """A million equal terms, which float32 would sum to something else."""
+    n = 1 << 20
+    one, row_offsets, indices = (
+        torch.full((1, 1), 0.1),
+        torch.arange(n + 1),
+        torch.zeros(n, dtype=torch.int64),
+    )
+    moment = ops.second_moment(one, torch.ones(n, 1), row_offsets, indices, torch.ones(n))
+    assert float(moment) == pytest.approx(float(one.double()) ** 2, rel=1e-14)
+
+
+def test_what_is_not_finite_stays_where_it_is_seen():
+    """The padding of short rows must not spread it."""
+    features, values, weight, row_offsets, indices = (t.detach() for t in problem())
+    features[indices[0]] = torch.nan
+    seen = torch.tensor(
+        [bool((row == indices[0]).any()) for row in indices.split(row_offsets.diff().tolist())]
+    )
+    assert 0 < seen.sum() < len(seen)
+    out, _ = ops.convolve(features, values, weight, row_offsets, indices)
+    assert torch.equal(out.isnan().any(1), seen)
+
+
+def test_the_same_bits_every_time():
+    *inputs, row_offsets, indices = problem([9] * 300, support=50, dtype=torch.float32)
+
+    def run():
+        out, response = ops.convolve(*inputs, row_offsets, indices)
+        return out, response, *torch.autograd.grad((out.sum(), response.sum()), inputs)
+
+    assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (list, tuple)) else [result]:
+            if isinstance(value, torch.Tensor):
+                self.elements = max(self.elements, value.numel())
+        return result
+
+
+def test_nothing_large_is_stored():
+    """2,000 queries: [E, K, C] has 5,120,000 elements, [M, K, C] 512,000, a chunk 131,072."""
+    f, v, w, row_offsets, indices = (t.detach() for t in problem([10] * 2000, support=2000, k=16, c=16, o=8))
+    out, response = ops.convolve(f, v, w, row_offsets, indices)
+    every = [True, True, True]
+    for operator, args in (
+        (ops.convolve, (f, v, w, row_offsets, indices)),
+        (ops.convolve_backward, (out, response, f, v, w, row_offsets, indices, every)),
+        (ops.second_moment, (f, v, row_offsets, indices, torch.ones(2000, dtype=torch.float64))),
+    ):
+        with Largest() as largest:
+            operator._init_fn(*args)  # the operator itself would hide what it does inside
+        assert 0 < largest.elements <= max(v.numel(), ops.ROWS * 16 * 16)
