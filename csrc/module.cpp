@@ -12,6 +12,7 @@ namespace nb = nanobind;
 namespace pointvar {
 
 void bind_geometry(nb::module_& m);
+void bind_convolution(nb::module_& m);
 
 // Whether this processor (and its operating system) runs code built for an instruction set.
 bool supports(const std::string& level) {
@@ -44,4 +45,5 @@ NB_MODULE(POINTVAR_MODULE, m) {
     m.def("openmp_runtime", &pointvar::openmp_runtime);
     m.def("empty_cache", &pointvar::Pool::empty);
     pointvar::bind_geometry(m);
+    pointvar::bind_convolution(m);
 }

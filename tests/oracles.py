@@ -32,7 +32,8 @@ def squared_distances(a: Array, b: Array) -> Array:
     total = np.zeros((len(a), len(b)), a.dtype)
     for d in range(a.shape[1]):
         difference = a[:, None, d] - b[None, :, d]
-        total = total + difference * difference
+        with np.errstate(over="ignore"):  # infinitely far is far
+            total = total + difference * difference
     return total
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import pytest
@@ -64,6 +65,12 @@ def reference() -> list[str]:
     return output(RESULTS, POINTVAR_BACKEND="reference")
 
 
+@pytest.fixture(scope="module")
+def chosen() -> str:
+    """The instruction set that is taken when none is asked for."""
+    return output("import pointvar; print(pointvar.native_info()['instruction_set'])")[0]
+
+
 class TestInfo:
     def test_says_what_runs(self):
         info = pointvar.native_info()
@@ -83,10 +90,6 @@ class TestInfo:
 
 
 class TestInstructionSets:
-    @pytest.fixture(scope="class")
-    def chosen(self) -> str:
-        return output("import pointvar; print(pointvar.native_info()['instruction_set'])")[0]
-
     @needs_native
     @pytest.mark.parametrize("level", LEVELS)
     def test_give_the_same_bits_and_the_best_is_chosen(self, level, chosen, reference):
@@ -139,6 +142,28 @@ print(pv.native_info()["openmp"], *libraries)
     used, *libraries = output(code)
     assert len(libraries) == 1
     assert os.path.basename(used) in libraries[0]
+
+
+@needs_native
+def test_python_threads_may_call_at_the_same_time():
+    """The interpreter's lock is released while the kernels run."""
+    clouds = [random_cloud([5_000], seed=seed) for seed in range(4)]
+    alone = [indices(cloud) for cloud in clouds]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(indices, clouds * 4)) == alone * 4
+
+
+@needs_native
+def test_results_keep_their_values_while_memory_is_used_again():
+    """The kernels reuse memory: only what no tensor holds any more."""
+    cloud, other = random_cloud([20_000], seed=1), random_cloud([20_000], seed=2)
+    first = pointvar.ball_query(cloud, cloud, 0.04)
+    copies = [first.row_offsets.clone(), first.indices.clone(), first.total_counts.clone()]
+    for _ in range(3):
+        pointvar.ball_query(other, other, 0.04)
+        pointvar.kernel_density(PointCloud(other.points), 0.02)
+    for now, then in zip((first.row_offsets, first.indices, first.total_counts), copies, strict=True):
+        assert torch.equal(now, then)
 
 
 def indices(cloud: PointCloud) -> bytes:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,15 @@ __all__ = [
 ]
 
 
+class Native(NamedTuple):
+    """A basis that the native kernels know: its name there, what it sees, and its numbers."""
+
+    name: str
+    offsets: Tensor
+    parameters: Tensor | None = None
+    constants: tuple[float, ...] = ()
+
+
 class Basis(nn.Module, ABC):
     """A set of functions of the offset. A new one sets ``size`` and defines ``forward``."""
 
@@ -59,6 +69,10 @@ class Basis(nn.Module, ABC):
             - radius: ``[E, 1]``, r
             - result: ``[E, K]``
         """
+
+    def native(self, offsets: Tensor, radius: Tensor) -> Native | None:
+        """How the native kernels can evaluate this basis themselves; ``None``: by ``forward``."""
+        return None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws the basis's own parameters anew; most bases have none."""
@@ -90,6 +104,9 @@ class Gaussian(Basis):
         self.register_buffer("points", _kernel(points))
         self.size, self.dim = self.points.shape
         self.sigma = 0.4 * kernel_points.spacing(points) if sigma is None else float(sigma)
+
+    def native(self, offsets: Tensor, radius: Tensor) -> Native:
+        return Native("gaussian", offsets, self.points.flatten(), (self.sigma,))
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return torch.exp(-0.5 * (_distance(offsets, self.points) / self.sigma).square())
@@ -124,6 +141,9 @@ class LinearCorrelation(Basis):
         self.register_buffer("points", _kernel(points))
         self.size, self.dim = self.points.shape
         self.width = kernel_points.spacing(points) if width is None else float(width)
+
+    def native(self, offsets: Tensor, radius: Tensor) -> Native:
+        return Native("linear", offsets, self.points.flatten(), (self.width,))
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return functional.relu(1 - _distance(offsets, self.points) / self.width)
@@ -163,6 +183,9 @@ class NearestPoint(Basis):
     def index(self, offsets: Tensor) -> Tensor:
         """``[E]``: the one function that is not 0."""
         return _distance(offsets.detach(), self.points).argmin(1)
+
+    def native(self, offsets: Tensor, radius: Tensor) -> Native:
+        return Native("nearest", offsets.detach(), self.points.flatten())
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return functional.one_hot(self.index(offsets), self.size).to(offsets.dtype)
@@ -225,6 +248,10 @@ class SphericalBins(Basis):
         angle = torch.atan2(y, x)
         return torch.where(angle < 0, angle + 2 * math.pi, angle)
 
+    def native(self, offsets: Tensor, radius: Tensor) -> Native:
+        bins = (self.radial, self.azimuth, self.polar, self.authors_azimuth)
+        return Native("spherical", offsets.detach(), constants=tuple(map(float, bins)))
+
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return functional.one_hot(self.index(offsets), self.size).to(offsets.dtype)
 
@@ -273,6 +300,12 @@ class MLP(Basis):
         nn.init.zeros_(self.linear.bias)
         if self.norm is not None:
             self.norm.reset_parameters()
+
+    def native(self, offsets: Tensor, radius: Tensor) -> Native | None:
+        if self.norm is not None:
+            return None
+        parameters = torch.cat([self.linear.weight.flatten(), self.linear.bias])
+        return Native("mlp", offsets if self.scaled else offsets * radius, parameters, (self.slope,))
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         values = self.linear(offsets if self.scaled else offsets * radius)
@@ -328,7 +361,11 @@ class MLPCorrelation(Basis):
                 nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
-        return self.mlp((offsets[:, None] - self.points).flatten(1))
+        # The first map is affine in the offset: one D -> 2K map stands for D K -> 2K.
+        first: Any = self.mlp[0]
+        weight = first.weight.view(-1, *self.points.shape)
+        bias = first.bias - torch.einsum("okd,kd->o", weight, self.points)
+        return self.mlp[1:](functional.linear(offsets, weight.sum(1), bias))
 
     def extra_repr(self) -> str:
         return f"{self.size}, dim={self.dim}"
@@ -343,6 +380,9 @@ class Dot(Basis):
     def __init__(self, dim: int = 3) -> None:
         super().__init__()
         self.size, self.dim = dim + 1, dim
+
+    def native(self, offsets: Tensor, radius: Tensor) -> Native:
+        return Native("dot", offsets)
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return functional.pad(offsets, (0, 1), value=1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from pointvar.basis import Basis
 from pointvar.estimator import Estimator
 from pointvar.geometry import Neighborhood
 from pointvar.ops import convolve as ops
+from pointvar.ops import native
 
 
 class PointConvolution(nn.Module):
@@ -84,8 +87,21 @@ class PointConvolution(nn.Module):
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        values, weight = self._values(hood), _autocast(self.weight)
-        out, response = ops.convolve(features, values, weight, hood.row_offsets, hood.indices)
+        edges, weight = self._edges(hood), _autocast(self.weight)
+        training = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
+        columns = hood.transposed() if training else (None, None, None)
+        out, response = ops.convolve(
+            features,
+            edges.values,
+            weight,
+            hood.row_offsets,
+            hood.indices,
+            edges.scale,
+            edges.parameters,
+            *columns,
+            edges.basis,
+            edges.constants,
+        )
         if self.unit_response:
             out = _divide(out, response)
         return out if self.bias is None else out + self.bias.to(out.dtype)
@@ -93,7 +109,9 @@ class PointConvolution(nn.Module):
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
         self._check(features, hood)
-        values = self._values(hood)
+        with torch.autocast(hood.indices.device.type, enabled=False):
+            values = self.basis(hood.relative_positions(), hood.edge_radius())
+            values = values * self.estimator(hood)[:, None]
         phi = ops.project(features, values, hood.row_offsets, hood.indices)
         return _divide(phi, _response(values, hood)) if self.unit_response else phi
 
@@ -104,28 +122,44 @@ class PointConvolution(nn.Module):
         The variance of the output is Z times that of the weights. The projection is never stored.
         """
         self._check(features, hood)
-        values = self._values(hood)
-        scale = values.new_ones(hood.queries.num_points, 1)
-        if self.unit_response:
-            scale = _divide(scale, _response(values, hood))
-        return ops.second_moment(features, values, hood.row_offsets, hood.indices, scale[:, 0])
+        edges = self._edges(hood)
+        return ops.second_moment(
+            features,
+            edges.values,
+            hood.row_offsets,
+            hood.indices,
+            self.basis.size,
+            self.unit_response,
+            edges.scale,
+            edges.parameters,
+            edges.basis,
+            edges.constants,
+        )
 
-    def _values(self, hood: Neighborhood) -> Tensor:
-        """q(x, y) b_i((y - x) / r), ``[E, K]``; geometry is never computed in low precision."""
+    def _edges(self, hood: Neighborhood) -> _Edges:
+        """What the operators need to know of basis and estimator; geometry is never in low precision."""
         with torch.autocast(hood.indices.device.type, enabled=False):
-            b = self.basis(hood.relative_positions(), hood.radius[hood.rows, None])
+            offsets, radius = hood.relative_positions(), hood.edge_radius()
             q = self.estimator(hood)
+            if q.shape != (hood.num_edges,):
+                raise ValueError(
+                    f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
+                    f"got shape {list(q.shape)}"
+                )
+            if native.available and offsets.device.type == "cpu":
+                known = self.basis.native(offsets, radius)
+                if known is not None:
+                    parameters = known.parameters
+                    if parameters is not None:
+                        parameters = parameters.to(offsets.dtype)
+                    return _Edges(known.offsets, q, parameters, known.name, list(known.constants))
+            b = self.basis(offsets, radius)
         if b.shape != (hood.num_edges, self.basis.size):
             raise ValueError(
                 f"{type(self.basis).__name__} must give [E, K] = [{hood.num_edges}, {self.basis.size}] "
                 f"values, got shape {list(b.shape)}"
             )
-        if q.shape != (hood.num_edges,):
-            raise ValueError(
-                f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
-                f"got shape {list(q.shape)}"
-            )
-        return b * q[:, None]
+        return _Edges(b * q[:, None])
 
     def _check(self, features: Tensor, hood: Neighborhood) -> None:
         if not isinstance(hood, Neighborhood):
@@ -160,6 +194,16 @@ class PointConvolution(nn.Module):
         name = f"{self.method}, " if self.method else ""
         unit = ", unit_response=True" if self.unit_response else ""
         return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
+
+
+class _Edges(NamedTuple):
+    """Basis and estimator on the edges: as values [E, K], or named, for the native kernels."""
+
+    values: Tensor
+    scale: Tensor | None = None
+    parameters: Tensor | None = None
+    basis: str = "values"
+    constants: list[float] | None = None
 
 
 _LOW = (torch.bfloat16, torch.float16)

@@ -32,14 +32,14 @@ class Sum(Estimator):
     """Every neighbour counts 1: q = 1."""
 
     def forward(self, hood: Neighborhood) -> Tensor:
-        return hood.support.points.new_ones(hood.num_edges)
+        return hood.kept("sum", lambda: hood.support.points.new_ones(hood.num_edges))
 
 
 class Average(Estimator):
     """The neighbours of a point count 1 together: q = 1 / |N(x)|, of those that a cap has kept."""
 
     def forward(self, hood: Neighborhood) -> Tensor:
-        return hood.counts.to(hood.support.dtype)[hood.rows].reciprocal()
+        return hood.kept("average", lambda: hood.counts.to(hood.support.dtype).reciprocal()[hood.rows])
 
 
 class MonteCarlo(Estimator):
@@ -61,11 +61,16 @@ class MonteCarlo(Estimator):
         self.bandwidth = _positive(bandwidth)
 
     def forward(self, hood: Neighborhood) -> Tensor:
-        radius, rows = hood.radius, hood.rows
+        if hood.needs_gradient:
+            return self._weights(hood)
+        return hood.kept(("monte carlo", self.bandwidth), lambda: self._weights(hood))
+
+    def _weights(self, hood: Neighborhood) -> Tensor:
+        radius = hood.radius
         kept, total = hood.counts.to(radius.dtype), hood.total_counts.to(radius.dtype)
         volume = torch.where(radius > 0, radius, 1) ** hood.support.dim
-        q = (total / kept)[rows] / (volume[rows] * density(hood, self.bandwidth)[hood.indices])
-        return torch.where((radius > 0)[rows], q, kept[rows].reciprocal())
+        q = (total / kept / volume)[hood.rows] / density(hood, self.bandwidth)[hood.indices]
+        return torch.where((radius > 0)[hood.rows], q, kept.reciprocal()[hood.rows])
 
     def extra_repr(self) -> str:
         return f"bandwidth={self.bandwidth:.4g}"

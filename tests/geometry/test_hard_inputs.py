@@ -39,6 +39,19 @@ def test_one_far_outlier(sign, dim, dtype, backend):
     assert_all_geometry_is_right(PointCloud(points), 0.1)
 
 
+def test_queries_around_and_between_far_points(dim, dtype, backend):
+    """Where cells are too many to be numbered: queries in occupied, neighbouring and empty ones."""
+    support = random_cloud([150, 50], dim, dtype, 1)
+    support.points[:3] = torch.tensor([[1e7], [-1e7], [3e6]], dtype=dtype)
+    steps = torch.arange(-8, 9, dtype=dtype)[:, None] * 0.08
+    near = torch.cat([support.points[:6, None] + steps, support.points[:6, None] / 2 + steps])
+    queries = PointCloud(torch.cat([near.view(-1, dim), support.points[160:]]), [len(near) * 17, 40])
+    pair = (support.points, support.offsets, queries.points, queries.offsets)
+    hood, nearest = ball_query(support, queries, 0.2), knn(support, queries, 6)
+    assert rows_of(hood.row_offsets, hood.indices) == brute_ball_query(*pair, 0.2)
+    assert rows_of(nearest.row_offsets, nearest.indices) == brute_knn(*pair, 6)[0]
+
+
 def test_outliers_in_all_directions_in_one_cloud_of_a_batch(dim, dtype, backend):
     cloud = random_cloud([100, 100], dim, dtype)
     cloud.points[:dim] = torch.eye(dim, dtype=dtype) * 1e7
@@ -109,6 +122,10 @@ def test_empty_clouds_inside_a_batch(dim, dtype, backend):
     assert_all_geometry_is_right(random_cloud([0, 40, 0, 0, 30, 0], dim, dtype), 0.3)
 
 
+def test_many_clouds_of_very_different_size(dim, dtype, backend):
+    assert_all_geometry_is_right(random_cloud([3, 90, 0, 1, 17] * 5, dim, dtype), 0.2)
+
+
 def test_empty_support_or_queries(dim, dtype, backend):
     full, empty = random_cloud([5, 3], dim, dtype), PointCloud(torch.zeros(0, dim, dtype=dtype), [0, 0])
     for hood in (ball_query(empty, full, 0.5), knn(empty, full, 3)):
@@ -150,9 +167,18 @@ def test_squares_that_overflow(backend, time_limit):
     assert rows_of(hood.row_offsets, hood.indices) == [[0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 3]]
 
 
+def test_farthest_points_whose_squares_overflow(backend):
+    """Enough points for several leaves of a tree, none of which is at a finite distance of the first."""
+    crowds = random_cloud([300], 1).points + torch.tensor([0.0, 1e20, -1e20]).repeat_interleave(100)[:, None]
+    expected = brute_farthest_points(crowds, torch.tensor([0, 300]), [20], [0])
+    assert farthest_points(PointCloud(crowds), count=20).tolist() == expected
+
+
+@pytest.mark.parametrize("value", [1e-30, 1e-20])
 @pytest.mark.parametrize("function", [poisson_disk, kernel_density, voxel_grid])
-def test_lengths_whose_square_vanishes(function, backend, time_limit):
-    """1e-30 is a float32, its square is 0 there: no sensible answer, so an error rather than none."""
+def test_lengths_whose_square_vanishes(function, value, backend, time_limit):
+    """These are float32 numbers, but their squares are 0 there or have lost their digits, and squares
+    are what is compared: an error rather than nonsense or an endless search."""
     time_limit(60)
     with pytest.raises(ValueError, match="must be positive"):
-        function(random_cloud([5]), 1e-30)
+        function(random_cloud([5]), value)

@@ -54,8 +54,8 @@ class Neighborhood:
         and ``farthest`` [M] (the support point whose distance is the radius, -1 for none) is given."""
         self.support, self.queries = support, queries
         self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
-        self._radius, self._farthest, self.density = radius, farthest, density
-        self._cache: dict[str, Any] = {}
+        self._radius, self._farthest, self._density = radius, farthest, density
+        self._cache: dict[Any, Any] = {}
 
     @classmethod
     def from_edge_index(
@@ -100,7 +100,7 @@ class Neighborhood:
     @property
     def rows(self) -> Tensor:
         """``[E]``: the query point of each edge."""
-        return self._kept("rows", lambda: torch.repeat_interleave(self.counts, output_size=self.num_edges))
+        return self.kept("rows", lambda: torch.repeat_interleave(self.counts, output_size=self.num_edges))
 
     @property
     def num_edges(self) -> int:
@@ -116,13 +116,24 @@ class Neighborhood:
         """``[M]``; follows the points where it is a distance between them and they need gradients."""
         if self._radius is not None:
             return self._radius
-        if self._needs_gradient:
+        if self.needs_gradient:
             return self._reach()
-        return self._kept("radius", self._reach)
+        return self.kept("radius", self._reach)
 
     @property
-    def _needs_gradient(self) -> bool:
-        return self.support.points.requires_grad or self.queries.points.requires_grad
+    def density(self) -> Tensor | None:
+        return self._density
+
+    @density.setter
+    def density(self, value: Tensor | None) -> None:
+        self._density = value
+        self._cache.clear()  # what was made with other densities
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether what follows from the points must not be kept."""
+        given = self._density is not None and self._density.requires_grad
+        return given or self.support.points.requires_grad or self.queries.points.requires_grad
 
     def _reach(self) -> Tensor:
         if self._farthest is None:
@@ -141,24 +152,42 @@ class Neighborhood:
 
         Differentiable in the points of both clouds. Where the radius is 0, so is the offset.
         """
+        return (
+            self._relative_positions()
+            if self.needs_gradient
+            else self.kept("offsets", self._relative_positions)
+        )
+
+    def _relative_positions(self) -> Tensor:
         radius = self.radius
         scale = torch.where(radius > 0, radius, 1.0)[self.rows, None]
         return (self.support.points[self.indices] - self.queries.points[self.rows]) / scale
 
+    def edge_radius(self) -> Tensor:
+        """The radius of each edge's query, ``[E, 1]``."""
+        if self.needs_gradient:
+            return self.radius[self.rows, None]
+        return self.kept("edge_radius", lambda: self.radius[self.rows, None])
+
     def transposed(self) -> Transposed:
         """The edges grouped by support point; computed once."""
         size = self.support.num_points
-        return self._kept(
+        return self.kept(
             "transposed", lambda: Transposed(*ops.transpose(self.row_offsets, self.indices, size))
         )
 
-    def _kept(self, name: str, make: Callable[[], T]) -> T:
-        """Computed once; what is made in inference mode could not be used in training."""
-        if torch.is_inference_mode_enabled():
-            return make()
-        if name not in self._cache:
-            self._cache[name] = make()
-        value: T = self._cache[name]
+    def kept(self, name: Any, make: Callable[[], T]) -> T:
+        """Computes ``make()`` once per name; callers keep nothing that carries gradients.
+
+        What is made in inference mode is not kept, for it could not be used in training, nor what a
+        compiled graph makes.
+        """
+        if name in self._cache:
+            kept: T = self._cache[name]
+            return kept
+        value = make()
+        if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
+            self._cache[name] = value
         return value
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Neighborhood:

@@ -24,13 +24,16 @@ __all__ = [
 ]
 
 
-def _operator(implementation: Callable[..., Any]) -> Any:
-    """Makes ``pointvar::name`` from the reference, with the native kernel for the CPU."""
+def _operator(implementation: Callable[..., Any], kernels: Any = None) -> Any:
+    """Makes ``pointvar::name`` from the reference, with the native kernel of that name for the CPU."""
     name = implementation.__name__
     operator = torch.library.custom_op(f"pointvar::{name}", implementation, mutates_args=())
-    if native.available:
-        operator.register_kernel("cpu")(getattr(native, name))
+    if kernels is not None:
+        operator.register_kernel("cpu")(getattr(kernels, name))
     return operator
+
+
+_kernels = native if native.available else None
 
 
 def _new_size(like: Tensor) -> Tensor:
@@ -42,13 +45,13 @@ def _ints(like: Tensor, size: int) -> Tensor:
     return like.new_empty(size, dtype=torch.int64)
 
 
-ball_query = _operator(reference.ball_query)
-knn = _operator(reference.knn)
-poisson_disk = _operator(reference.poisson_disk)
-farthest_points = _operator(reference.farthest_points)
-kernel_density = _operator(reference.kernel_density)
-kernel_density_backward = _operator(reference.kernel_density_backward)
-transpose = _operator(reference.transpose)
+ball_query = _operator(reference.ball_query, _kernels)
+knn = _operator(reference.knn, _kernels)
+poisson_disk = _operator(reference.poisson_disk, _kernels)
+farthest_points = _operator(reference.farthest_points, _kernels)
+kernel_density = _operator(reference.kernel_density, _kernels)
+kernel_density_backward = _operator(reference.kernel_density_backward, _kernels)
+transpose = _operator(reference.transpose, _kernels)
 
 
 @ball_query.register_fake

@@ -1,0 +1,201 @@
+// The steps of a convolution as Python functions, a chunk of rows at a time; `ops/convolve.py` puts them together.
+#include "bindings.hpp"
+#include "projection.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <optional>
+
+namespace pointvar {
+namespace {
+
+template <class T>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Maybe = std::optional<Array<T>>;
+
+template <class T>
+T* pointer(const Maybe<T>& array) {
+    return array ? array->data() : nullptr;
+}
+
+Kind kind_of(const std::string& name) {
+    static const std::map<std::string, Kind> kinds = {
+        {"values", Kind::values},   {"linear", Kind::linear}, {"gaussian", Kind::gaussian},  {"mlp", Kind::mlp},
+        {"dot", Kind::dot},         {"nearest", Kind::nearest}, {"spherical", Kind::spherical}};
+    const auto found = kinds.find(name);
+    require(found != kinds.end(), "unknown basis");
+    return found->second;
+}
+
+// A convolution's edges and basis, checked once; the steps then run without looking again.
+template <class T>
+class Plan {
+   public:
+    Plan(Integers row_offsets, Integers indices, int64_t support, std::string kind, int64_t size, Matrix<T> edges,
+         std::optional<Values<T>> scale, Values<T> parameters, std::vector<double> constants)
+        : row_offsets_(row_offsets), indices_(indices), edges_(edges), scale_(scale), parameters_(parameters),
+          support_(support), count_(int64_t(indices.shape(0))), rows_(int64_t(row_offsets.shape(0)) - 1),
+          basis_(make(kind_of(kind), size, constants)) {
+        check_offsets(row_offsets_, count_);
+        const int64_t* index = indices_.data();
+        int64_t least = 0, most = -1;
+        for (int64_t e = 0; e < count_; ++e) least = std::min(least, index[e]), most = std::max(most, index[e]);
+        require(least >= 0 && most < support_, "indices must name support points");
+    }
+
+    void project(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Maybe<T> response) const {
+        check_rows(first, count);
+        const int64_t channels = check_features(features, support_);
+        require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
+        require(!response || int64_t(response->size()) == rows_ * basis_.size, "response must be [M, K]");
+        nb::gil_scoped_release release;
+        pointvar::project(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr}, first, count, features.data(),
+                          channels, phi.data(), pointer(response));
+    }
+
+    // The same over the columns: features live at the queries, rows are the support points.
+    void project_back(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Integers offsets, Integers rows,
+                      Integers edges) const {
+        check_columns(offsets, rows, edges);
+        require(first >= 0 && count >= 0 && first + count <= support_, "rows out of range");
+        const int64_t channels = check_features(features, rows_);
+        require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
+        nb::gil_scoped_release release;
+        pointvar::project(basis_, Edges{offsets.data(), rows.data(), edges.data()}, first, count, features.data(), channels,
+                          phi.data(), static_cast<T*>(nullptr));
+    }
+
+    void unproject(Matrix<T> features, int64_t first, int64_t count, Array<T> grad_phi, Maybe<T> grad_response,
+                   std::optional<Integers> offsets, std::optional<Integers> rows, std::optional<Integers> edges,
+                   Array<int64_t> cursor, Maybe<T> grad_features, Maybe<T> grad_edges, Maybe<T> grad_scale,
+                   Maybe<T> grad_sums) const {
+        check_rows(first, count);
+        const int64_t channels = check_features(features, support_);
+        require(int64_t(grad_phi.size()) >= count * basis_.size * channels, "grad_phi is too small");
+        Edges columns{nullptr, nullptr, nullptr};
+        if (grad_features) {
+            require(offsets && rows && edges, "the columns are needed");
+            check_columns(*offsets, *rows, *edges);
+            columns = Edges{offsets->data(), rows->data(), edges->data()};
+            require(int64_t(cursor.size()) == support_, "one cursor per support point");
+            for (int64_t y = 0; y < support_; ++y)
+                require(cursor.data()[y] >= offsets->data()[y] && cursor.data()[y] <= offsets->data()[y + 1], "bad cursor");
+        }
+        require(!grad_features || int64_t(grad_features->size()) == support_ * channels, "grad_features must be [N, C]");
+        require(!grad_edges || grad_edges->size() == edges_.size(), "grad_edges must be like edges");
+        require(!grad_scale || int64_t(grad_scale->size()) == count_, "grad_scale must be [E]");
+        require(!grad_sums || int64_t(grad_sums->size()) == basis_.parameter_sums(), "wrong number of sums");
+        require(!grad_response || int64_t(grad_response->size()) == rows_ * basis_.size, "grad_response must be [M, K]");
+        nb::gil_scoped_release release;
+        const int64_t some = row_offsets_.data()[first + count] - row_offsets_.data()[first];
+        Buffer<T> products(grad_features ? some * channels : 0);
+        pointvar::unproject(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr}, first, count, features.data(),
+                            support_, channels, grad_phi.data(), columns, cursor.data(), products.data(),
+                            Gradients<T>{pointer(grad_features), pointer(grad_edges), pointer(grad_scale), pointer(grad_sums),
+                                         pointer(grad_response)});
+    }
+
+    // ||phi[x]||^2 of each row, in double precision.
+    void squared_norms(Array<T> phi, Array<double> out) const {
+        const int64_t count = int64_t(out.size()), width = count ? int64_t(phi.size()) / count : 0;
+        require(count * width == int64_t(phi.size()), "phi needs one row per norm");
+        nb::gil_scoped_release release;
+        parallel_for(count, 16, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const T* row = phi.data() + i * width;
+                double total = 0;
+#pragma omp simd reduction(+ : total)
+                for (int64_t j = 0; j < width; ++j) total += double(row[j]) * double(row[j]);
+                out.data()[i] = total;
+            }
+        });
+    }
+
+    int64_t parameter_sums() const { return basis_.parameter_sums(); }
+    int64_t padded() const { return basis_.padded(); }
+
+   private:
+    Basis<T> make(Kind kind, int64_t size, const std::vector<double>& constants) const {
+        const int64_t width = int64_t(edges_.shape(1)), given = int64_t(parameters_.shape(0));
+        require(int64_t(edges_.shape(0)) == count_ && size >= 1, "edges need one row per index");
+        require(!scale_ || int64_t(scale_->shape(0)) == count_, "scale needs one value per edge");
+        if (kind == Kind::values) {
+            require(width == size, "values must be [E, K]");
+            require(!scale_, "values include their scale");
+        } else {
+            require(width >= 1 && width <= 3, "offsets must be [E, 1], [E, 2] or [E, 3]");
+        }
+        const bool points = kind == Kind::linear || kind == Kind::gaussian || kind == Kind::nearest;
+        const bool affine = kind == Kind::mlp;
+        require(!points || given == size * width, "kernel points must be [K, D]");
+        require(!affine || given == size * (width + 1), "the map must be [K, D] and its bias [K]");
+        require(kind != Kind::dot || size == width + 1, "dot has D + 1 functions");
+        const size_t wanted = kind == Kind::spherical ? 4 : kind == Kind::linear || kind == Kind::gaussian || affine ? 1 : 0;
+        require(constants.size() == wanted, "wrong number of constants");
+        if (kind == Kind::spherical)
+            require(size == int64_t(constants[0]) * int64_t(constants[1]) * int64_t(constants[2]) + 1, "wrong number of bins");
+        return Basis<T>(kind, size, int(kind == Kind::values ? 1 : width), edges_.data(), scale_ ? scale_->data() : nullptr,
+                        parameters_.data(), constants);
+    }
+    void check_rows(int64_t first, int64_t count) const {
+        require(first >= 0 && count >= 0 && first + count <= rows_, "rows out of range");
+    }
+    static int64_t check_features(const Matrix<T>& features, int64_t rows) {
+        require(int64_t(features.shape(0)) == rows, "features need one row per point");
+        return int64_t(features.shape(1));
+    }
+    // The columns come from `transpose` of the same edges; their values are looked at once.
+    void check_columns(const Integers& offsets, const Integers& rows, const Integers& edges) const {
+        if (columns_ == edges.data()) return;
+        require(int64_t(offsets.shape(0)) == support_ + 1, "columns need one row per support point");
+        require(int64_t(rows.shape(0)) == count_ && int64_t(edges.shape(0)) == count_, "columns need all edges");
+        check_offsets(offsets, count_);
+        for (int64_t e = 0; e < count_; ++e)
+            require(rows.data()[e] >= 0 && rows.data()[e] < rows_ && edges.data()[e] >= 0 && edges.data()[e] < count_,
+                    "columns out of range");
+        columns_ = edges.data();
+    }
+
+    Integers row_offsets_, indices_;
+    Matrix<T> edges_;
+    std::optional<Values<T>> scale_;
+    Values<T> parameters_;
+    int64_t support_, count_, rows_;
+    Basis<T> basis_;
+    mutable const int64_t* columns_ = nullptr;
+};
+
+template <class T>
+void bind(nb::module_& m, const char* name) {
+    nb::class_<Plan<T>>(m, name)
+        .def(nb::init<Integers, Integers, int64_t, std::string, int64_t, Matrix<T>, std::optional<Values<T>>, Values<T>,
+                      std::vector<double>>(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
+        .def("project", &Plan<T>::project, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
+             nb::arg().noconvert())
+        .def("project_back", &Plan<T>::project_back, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
+        .def("unproject", &Plan<T>::unproject, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
+        .def("squared_norms", &Plan<T>::squared_norms, nb::arg().noconvert(), nb::arg().noconvert())
+        .def_prop_ro("parameter_sums", &Plan<T>::parameter_sums)
+        .def_prop_ro("padded", &Plan<T>::padded);
+}
+
+}  // namespace
+
+void bind_convolution(nb::module_& m) {
+    bind<float>(m, "PlanFloat");
+    bind<double>(m, "PlanDouble");
+    m.def("empty_float", [](int64_t size) { return give(Buffer<float>(size)); });
+    m.def("empty_double", [](int64_t size) { return give(Buffer<double>(size)); });
+}
+
+}  // namespace pointvar

@@ -1,0 +1,239 @@
+// The projection phi[x, i, c] = sum over e of v[e, i] F[y(e), c] for a chunk of rows, and its way back.
+//
+// Blocks of R basis functions x V vectors of channels are summed in registers over the edges of a row; channels
+// that do not fill a vector are vectorised over the basis functions instead.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "basis.hpp"
+#include "buffer.hpp"
+#include "parallel.hpp"
+
+namespace pointvar {
+
+// Rows of edges. Without `edges`, the edges of a row are numbered one after the other.
+struct Edges {
+    const int64_t* row_offsets;
+    const int64_t* indices;
+    const int64_t* edges;
+    int64_t at(int64_t place) const { return edges ? edges[place] : place; }
+};
+
+#if defined(__AVX512F__)
+constexpr int kRows = 8;
+#else
+constexpr int kRows = 4;
+#endif
+
+// to[r, :V vectors] = sum over k < n of factor(k, r) * from(k)[:V vectors]
+template <int R, int V, class T, class Factor, class From>
+inline void sum_block(const Factor& factor, const From& from, int64_t n, T* to, int64_t stride) {
+    Vector<T> total[R][V];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) total[r][v] = Vector<T>{};
+    for (int64_t k = 0; k < n; ++k) {
+        const T* source = from(k);
+        Vector<T> part[V];
+        for (int v = 0; v < V; ++v) part[v] = load(source + v * kLanes<T>);
+        for (int r = 0; r < R; ++r) {
+            const T f = factor(k, r);
+            for (int v = 0; v < V; ++v) total[r][v] += f * part[v];
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) store(to + r * stride + v * kLanes<T>, total[r][v]);
+}
+
+// The same for any number of rows and for all whole vectors of columns; returns how many columns these are.
+template <class T, class Factor, class From>
+inline int64_t sum_blocks(int64_t rows, int64_t columns, int64_t n, const Factor& factor, const From& from, T* to,
+                          int64_t stride) {
+    constexpr int L = kLanes<T>;
+    int64_t c = 0;
+    const auto band = [&](auto vectors) {
+        constexpr int V = decltype(vectors)::value;
+        const auto source = [&](int64_t k) { return from(k) + c; };
+        int64_t r = 0;
+        for (; r + kRows <= rows; r += kRows)
+            sum_block<kRows, V, T>([&](int64_t k, int i) { return factor(k, r + i); }, source, n, to + r * stride + c, stride);
+        for (; r < rows; ++r)
+            sum_block<1, V, T>([&](int64_t k, int) { return factor(k, r); }, source, n, to + r * stride + c, stride);
+        c += V * L;
+    };
+    while (columns - c >= 3 * L) band(std::integral_constant<int, 3>());
+    while (columns - c >= 2 * L) band(std::integral_constant<int, 2>());
+    while (columns - c >= L) band(std::integral_constant<int, 1>());
+    return c;
+}
+
+// Room of one thread.
+template <class T>
+struct Scratch {
+    std::vector<T> values, turned, grad;
+    std::vector<const T*> features;
+};
+
+// phi: [K, C] of one row, zeroed and filled; response: [K] or null.
+template <class T>
+void project_row(const Basis<T>& basis, const Edges& list, int64_t row, const T* features, int64_t channels, T* phi,
+                 T* response, Scratch<T>& scratch) {
+    const int64_t first = list.row_offsets[row], n = list.row_offsets[row + 1] - first, K = basis.size;
+    if (basis.one_hot()) {
+        std::fill(phi, phi + K * channels, T(0));
+        if (response) std::fill(response, response + K, T(0));
+        for (int64_t e = first; e < first + n; ++e) {
+            const int64_t edge = list.at(e), bin = basis.bin(edge);
+            const T q = basis.scale(edge);
+            const T* source = features + list.indices[e] * channels;
+            T* to = phi + bin * channels;
+            for (int64_t c = 0; c < channels; ++c) to[c] += q * source[c];
+            if (response) response[bin] += q;
+        }
+        return;
+    }
+    const int64_t stride = basis.stride;
+    scratch.features.resize(size_t(n));
+    for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[first + e] * channels;
+    const T* v;
+    if (basis.given() && !list.edges) {
+        v = basis.given(first);
+    } else {
+        scratch.values.resize(size_t(n * stride + kSlack));
+        for (int64_t e = 0; e < n; ++e) basis.evaluate(list.at(first + e), scratch.values.data() + e * stride);
+        v = scratch.values.data();
+    }
+    const T* const* rows = scratch.features.data();
+    const auto from = [rows](int64_t e) { return rows[e]; };
+    const auto value = [v, stride](int64_t e, int64_t i) { return v[e * stride + i]; };
+    int64_t c = sum_blocks(K, channels, n, value, from, phi, channels);
+    if (c < channels || response) {
+        scratch.turned.resize(size_t(K));
+        T* total = scratch.turned.data();
+        for (; c < channels; ++c) {
+            std::fill(total, total + K, T(0));
+            for (int64_t e = 0; e < n; ++e) {
+                const T feature = rows[e][c];
+                for (int64_t i = 0; i < K; ++i) total[i] += v[e * stride + i] * feature;
+            }
+            for (int64_t i = 0; i < K; ++i) phi[i * channels + c] = total[i];
+        }
+        if (response) {
+            std::fill(response, response + K, T(0));
+            for (int64_t e = 0; e < n; ++e)
+                for (int64_t i = 0; i < K; ++i) response[i] += v[e * stride + i];
+        }
+    }
+}
+
+// phi: [count, K, C] of the rows first, ..., first + count - 1.
+template <class T>
+void project(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t channels,
+             T* phi, T* response) {
+    parallel_for(count, 16, [&](int64_t begin, int64_t end) {
+        static thread_local Scratch<T> scratch;
+        for (int64_t i = begin; i < end; ++i)
+            project_row(basis, list, first + i, features, channels, phi + i * basis.size * channels,
+                        response ? response + (first + i) * basis.size : nullptr, scratch);
+    });
+}
+
+// What the gradient of a chunk's projection sends back along its edges.
+template <class T>
+struct Gradients {
+    T* features;       // [N, C], added to, or null
+    T* edges;          // [E, K] of the values or [E, D] of the offsets, or null
+    T* scale;          // [E] of q, or null
+    T* parameters;     // [parameter_sums], added to, or null
+    const T* response; // [M, K], gradient of the response, or null
+};
+
+// grad_phi: [count, K, C]. `columns` lists the edges of each support point, ascending; `cursor` [N] remembers how far
+// the chunks before have come, so that each support point adds up its own edges in their order.
+template <class T>
+void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t support,
+               int64_t channels, const T* grad_phi, const Edges& columns, int64_t* cursor, T* products,
+               const Gradients<T>& grads) {
+    const int64_t K = basis.size, P = basis.padded(), begin_edge = list.row_offsets[first];
+    const int64_t end_edge = list.row_offsets[first + count];
+    const bool inner = grads.edges || grads.scale || grads.parameters;
+    constexpr int64_t grain = 16;
+    const int64_t sums = basis.parameter_sums();
+    std::vector<T> partial(size_t(sums * ((count + grain - 1) / grain)), T(0));
+    parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+        static thread_local Scratch<T> scratch;
+        T* own_sums = partial.data() + sums * (begin / grain);
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t row = first + i, e0 = list.row_offsets[row], n = list.row_offsets[row + 1] - e0;
+            const T* g = grad_phi + i * K * channels;
+            scratch.values.resize(size_t(n * P + kSlack));
+            T* v = scratch.values.data();
+            if (grads.features) {  // products[e, c] = sum over i of v[e, i] g[i, c]
+                for (int64_t e = 0; e < n; ++e) basis.evaluate(e0 + e, v + e * P);
+                T* to = products + (e0 - begin_edge) * channels;
+                const auto value = [v, P](int64_t k, int64_t e) { return v[e * P + k]; };
+                const auto from = [g, channels](int64_t k) { return g + k * channels; };
+                int64_t c = sum_blocks(n, channels, K, value, from, to, channels);
+                for (; c < channels; ++c)
+                    for (int64_t e = 0; e < n; ++e) {
+                        T total = 0;
+                        for (int64_t k = 0; k < K; ++k) total += v[e * P + k] * g[k * channels + c];
+                        to[e * channels + c] = total;
+                    }
+            }
+            if (!inner) continue;
+            scratch.turned.resize(size_t(channels * P));  // g turned over, so that it is read along K
+            T* turned = scratch.turned.data();
+            for (int64_t c = 0; c < channels; ++c)
+                for (int64_t k = 0; k < P; ++k) turned[c * P + k] = k < K ? g[k * channels + c] : T(0);
+            scratch.features.resize(size_t(n));
+            for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[e0 + e] * channels;
+            scratch.grad.resize(size_t(n * P));
+            T* gv = scratch.grad.data();  // gv[e, i] = sum over c of F[y, c] g[i, c]
+            const T* const* rows = scratch.features.data();
+            sum_blocks(
+                n, P, channels, [rows](int64_t c, int64_t e) { return rows[e][c]; },
+                [turned, P](int64_t c) { return turned + c * P; }, gv, P);
+            for (int64_t e = 0; e < n; ++e) {
+                T* grad = gv + e * P;
+                const int64_t edge = e0 + e;
+                if (grads.response)
+                    for (int64_t k = 0; k < K; ++k) grad[k] += grads.response[row * K + k];
+                if (basis.given()) {
+                    std::copy(grad, grad + K, grads.edges + edge * K);
+                    continue;
+                }
+                if (grads.scale) {
+                    basis.evaluate(edge, v, true);
+                    T total = 0;
+                    for (int64_t k = 0; k < K; ++k) total += grad[k] * v[k];
+                    grads.scale[edge] = total;
+                }
+                if (grads.edges || grads.parameters) {
+                    const T q = basis.scale(edge);
+                    for (int64_t k = 0; k < P; ++k) grad[k] *= q;
+                    T unused[3];
+                    basis.backward(edge, grad, own_sums, grads.edges ? grads.edges + edge * basis.dim : unused);
+                }
+            }
+        }
+    });
+    if (grads.parameters)
+        for (size_t i = 0; i < partial.size(); ++i) grads.parameters[i % size_t(sums)] += partial[i];
+    if (!grads.features) return;
+    parallel_for(support, 256, [&](int64_t begin, int64_t end) {
+        for (int64_t y = begin; y < end; ++y) {
+            int64_t at = cursor[y];
+            const int64_t last = columns.row_offsets[y + 1];
+            T* to = grads.features + y * channels;
+            for (; at < last && columns.edges[at] < end_edge; ++at) {
+                const T* product = products + (columns.edges[at] - begin_edge) * channels;
+                for (int64_t c = 0; c < channels; ++c) to[c] += product[c];
+            }
+            cursor[y] = at;
+        }
+    });
+}
+
+}  // namespace pointvar
