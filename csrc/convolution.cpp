@@ -70,31 +70,19 @@ class Plan {
     }
 
     void unproject(Matrix<T> features, int64_t first, int64_t count, Array<T> grad_phi, Maybe<T> grad_response,
-                   std::optional<Integers> offsets, std::optional<Integers> rows, std::optional<Integers> edges,
-                   Array<int64_t> cursor, Maybe<T> grad_features, Maybe<T> grad_edges, Maybe<T> grad_scale,
-                   Maybe<T> grad_sums) const {
+                   Maybe<T> grad_features, Maybe<T> grad_edges, Maybe<T> grad_scale, Maybe<T> grad_sums) const {
         check_rows(first, count);
         const int64_t channels = check_features(features, support_);
         require(int64_t(grad_phi.size()) >= count * basis_.size * channels, "grad_phi is too small");
-        Edges columns{nullptr, nullptr, nullptr};
-        if (grad_features) {
-            require(offsets && rows && edges, "the columns are needed");
-            check_columns(*offsets, *rows, *edges);
-            columns = Edges{offsets->data(), rows->data(), edges->data()};
-            require(int64_t(cursor.size()) == support_, "one cursor per support point");
-            for (int64_t y = 0; y < support_; ++y)
-                require(cursor.data()[y] >= offsets->data()[y] && cursor.data()[y] <= offsets->data()[y + 1], "bad cursor");
-        }
         require(!grad_features || int64_t(grad_features->size()) == support_ * channels, "grad_features must be [N, C]");
         require(!grad_edges || grad_edges->size() == edges_.size(), "grad_edges must be like edges");
         require(!grad_scale || int64_t(grad_scale->size()) == count_, "grad_scale must be [E]");
         require(!grad_sums || int64_t(grad_sums->size()) == basis_.parameter_sums(), "wrong number of sums");
         require(!grad_response || int64_t(grad_response->size()) == rows_ * basis_.size, "grad_response must be [M, K]");
+        require(!basis_.given() || grad_edges || !(grad_scale || grad_sums), "values have neither scale nor parameters");
         nb::gil_scoped_release release;
-        const int64_t some = row_offsets_.data()[first + count] - row_offsets_.data()[first];
-        Buffer<T> products(grad_features ? some * channels : 0);
         pointvar::unproject(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr}, first, count, features.data(),
-                            support_, channels, grad_phi.data(), columns, cursor.data(), products.data(),
+                            channels, grad_phi.data(),
                             Gradients<T>{pointer(grad_features), pointer(grad_edges), pointer(grad_scale), pointer(grad_sums),
                                          pointer(grad_response)});
     }
@@ -181,9 +169,8 @@ void bind(nb::module_& m, const char* name) {
         .def("project_back", &Plan<T>::project_back, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
         .def("unproject", &Plan<T>::unproject, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert())
         .def("squared_norms", &Plan<T>::squared_norms, nb::arg().noconvert(), nb::arg().noconvert())
         .def_prop_ro("parameter_sums", &Plan<T>::parameter_sums)
         .def_prop_ro("padded", &Plan<T>::padded);

@@ -27,9 +27,9 @@ constexpr int kRows = 8;
 constexpr int kRows = 4;
 #endif
 
-// to[r, :V vectors] = sum over k < n of factor(k, r) * from(k)[:V vectors]
-template <int R, int V, class T, class Factor, class From>
-inline void sum_block(const Factor& factor, const From& from, int64_t n, T* to, int64_t stride) {
+// to(r)[:V vectors] = sum over k < n of factor(k, r) * from(k)[:V vectors], or added to what is there
+template <int R, int V, bool Add, class T, class Factor, class From, class To>
+inline void sum_block(int64_t n, const Factor& factor, const From& from, const To& to) {
     Vector<T> total[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) total[r][v] = Vector<T>{};
@@ -42,24 +42,29 @@ inline void sum_block(const Factor& factor, const From& from, int64_t n, T* to, 
             for (int v = 0; v < V; ++v) total[r][v] += f * part[v];
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) store(to + r * stride + v * kLanes<T>, total[r][v]);
+    for (int r = 0; r < R; ++r) {
+        T* target = to(r);
+        for (int v = 0; v < V; ++v)
+            store(target + v * kLanes<T>, Add ? load(target + v * kLanes<T>) + total[r][v] : total[r][v]);
+    }
 }
 
 // The same for any number of rows and for all whole vectors of columns; returns how many columns these are.
-template <class T, class Factor, class From>
-inline int64_t sum_blocks(int64_t rows, int64_t columns, int64_t n, const Factor& factor, const From& from, T* to,
-                          int64_t stride) {
+template <class T, bool Add = false, class Factor, class From, class To>
+inline int64_t sum_blocks(int64_t rows, int64_t columns, int64_t n, const Factor& factor, const From& from, const To& to) {
     constexpr int L = kLanes<T>;
     int64_t c = 0;
     const auto band = [&](auto vectors) {
         constexpr int V = decltype(vectors)::value;
         const auto source = [&](int64_t k) { return from(k) + c; };
         int64_t r = 0;
-        for (; r + kRows <= rows; r += kRows)
-            sum_block<kRows, V, T>([&](int64_t k, int i) { return factor(k, r + i); }, source, n, to + r * stride + c, stride);
-        for (; r < rows; ++r)
-            sum_block<1, V, T>([&](int64_t k, int) { return factor(k, r); }, source, n, to + r * stride + c, stride);
+        const auto some = [&](auto height) {
+            sum_block<decltype(height)::value, V, Add, T>(
+                n, [&](int64_t k, int i) { return factor(k, r + i); }, source, [&](int i) { return to(r + i) + c; });
+            r += decltype(height)::value;
+        };
+        while (r + kRows <= rows) some(std::integral_constant<int, kRows>());
+        while (r < rows) some(std::integral_constant<int, 1>());
         c += V * L;
     };
     while (columns - c >= 3 * L) band(std::integral_constant<int, 3>());
@@ -73,6 +78,7 @@ template <class T>
 struct Scratch {
     std::vector<T> values, turned, grad;
     std::vector<const T*> features;
+    std::vector<T*> targets;
 };
 
 // phi: [K, C] of one row, zeroed and filled; response: [K] or null.
@@ -107,7 +113,7 @@ void project_row(const Basis<T>& basis, const Edges& list, int64_t row, const T*
     const T* const* rows = scratch.features.data();
     const auto from = [rows](int64_t e) { return rows[e]; };
     const auto value = [v, stride](int64_t e, int64_t i) { return v[e * stride + i]; };
-    int64_t c = sum_blocks(K, channels, n, value, from, phi, channels);
+    int64_t c = sum_blocks<T>(K, channels, n, value, from, [=](int64_t i) { return phi + i * channels; });
     if (c < channels || response) {
         scratch.turned.resize(size_t(K));
         T* total = scratch.turned.data();
@@ -139,6 +145,23 @@ void project(const Basis<T>& basis, const Edges& list, int64_t first, int64_t co
     });
 }
 
+// to[c, k] = from[k, c], with zeros for K <= k < P.
+template <class T>
+void turn(const T* from, int64_t K, int64_t channels, T* to, int64_t P) {
+    constexpr int L = kLanes<T>;
+    for (int64_t k = 0; k < P; k += L) {
+        int64_t c = 0;
+        for (; k + L <= K && c + L <= channels; c += L) {
+            Vector<T> square[L];
+            for (int i = 0; i < L; ++i) square[i] = load(from + (k + i) * channels + c);
+            turn_over<T>(square);
+            for (int i = 0; i < L; ++i) store(to + (c + i) * P + k, square[i]);
+        }
+        for (; c < channels; ++c)
+            for (int i = 0; i < L; ++i) to[c * P + k + i] = k + i < K ? from[(k + i) * channels + c] : T(0);
+    }
+}
+
 // What the gradient of a chunk's projection sends back along its edges.
 template <class T>
 struct Gradients {
@@ -149,15 +172,44 @@ struct Gradients {
     const T* response; // [M, K], gradient of the response, or null
 };
 
-// grad_phi: [count, K, C]. `columns` lists the edges of each support point, ascending; `cursor` [N] remembers how far
-// the chunks before have come, so that each support point adds up its own edges in their order.
+// grad_F[y, c] += sum over i of v[e, i] g[i, c]
 template <class T>
-void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t support,
-               int64_t channels, const T* grad_phi, const Edges& columns, int64_t* cursor, T* products,
-               const Gradients<T>& grads) {
-    const int64_t K = basis.size, P = basis.padded(), begin_edge = list.row_offsets[first];
-    const int64_t end_edge = list.row_offsets[first + count];
-    const bool inner = grads.edges || grads.scale || grads.parameters;
+void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, int64_t channels,
+                        const T* grad_phi, T* grad_features) {
+    const int64_t K = basis.size, P = basis.padded(), team = threads();
+    parallel_for(team, 1, [&](int64_t own, int64_t) {
+        static thread_local Scratch<T> scratch;
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t e0 = list.row_offsets[first + i], e1 = list.row_offsets[first + i + 1];
+            const T* g = grad_phi + i * K * channels;
+            scratch.values.resize(size_t((e1 - e0) * P + kSlack));
+            scratch.targets.clear();
+            T* v = scratch.values.data();
+            for (int64_t e = e0; e < e1; ++e) {
+                const int64_t y = list.indices[e];
+                if (team > 1 && (y >> 6) % team != own) continue;  // neighbours in blocks, so that all have work
+                basis.evaluate(e, v + int64_t(scratch.targets.size()) * P);
+                scratch.targets.push_back(grad_features + y * channels);
+            }
+            T* const* targets = scratch.targets.data();
+            const int64_t n = int64_t(scratch.targets.size());
+            int64_t c = sum_blocks<T, true>(
+                n, channels, K, [v, P](int64_t k, int64_t e) { return v[e * P + k]; },
+                [g, channels](int64_t k) { return g + k * channels; }, [targets](int64_t e) { return targets[e]; });
+            for (; c < channels; ++c)
+                for (int64_t e = 0; e < n; ++e) {
+                    T total = 0;
+                    for (int64_t k = 0; k < K; ++k) total += v[e * P + k] * g[k * channels + c];
+                    targets[e][c] += total;
+                }
+        }
+    });
+}
+
+template <class T>
+void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features,
+                     int64_t channels, const T* grad_phi, const Gradients<T>& grads) {
+    const int64_t K = basis.size, P = basis.padded();
     constexpr int64_t grain = 16;
     const int64_t sums = basis.parameter_sums();
     std::vector<T> partial(size_t(sums * ((count + grain - 1) / grain)), T(0));
@@ -166,35 +218,19 @@ void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t 
         T* own_sums = partial.data() + sums * (begin / grain);
         for (int64_t i = begin; i < end; ++i) {
             const int64_t row = first + i, e0 = list.row_offsets[row], n = list.row_offsets[row + 1] - e0;
-            const T* g = grad_phi + i * K * channels;
-            scratch.values.resize(size_t(n * P + kSlack));
-            T* v = scratch.values.data();
-            if (grads.features) {  // products[e, c] = sum over i of v[e, i] g[i, c]
-                for (int64_t e = 0; e < n; ++e) basis.evaluate(e0 + e, v + e * P);
-                T* to = products + (e0 - begin_edge) * channels;
-                const auto value = [v, P](int64_t k, int64_t e) { return v[e * P + k]; };
-                const auto from = [g, channels](int64_t k) { return g + k * channels; };
-                int64_t c = sum_blocks(n, channels, K, value, from, to, channels);
-                for (; c < channels; ++c)
-                    for (int64_t e = 0; e < n; ++e) {
-                        T total = 0;
-                        for (int64_t k = 0; k < K; ++k) total += v[e * P + k] * g[k * channels + c];
-                        to[e * channels + c] = total;
-                    }
-            }
-            if (!inner) continue;
-            scratch.turned.resize(size_t(channels * P));  // g turned over, so that it is read along K
+            scratch.turned.resize(size_t(channels * P));  // turned over, so that it is read along K
             T* turned = scratch.turned.data();
-            for (int64_t c = 0; c < channels; ++c)
-                for (int64_t k = 0; k < P; ++k) turned[c * P + k] = k < K ? g[k * channels + c] : T(0);
+            turn(grad_phi + i * K * channels, K, channels, turned, P);
             scratch.features.resize(size_t(n));
             for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[e0 + e] * channels;
             scratch.grad.resize(size_t(n * P));
             T* gv = scratch.grad.data();  // gv[e, i] = sum over c of F[y, c] g[i, c]
             const T* const* rows = scratch.features.data();
-            sum_blocks(
+            sum_blocks<T>(
                 n, P, channels, [rows](int64_t c, int64_t e) { return rows[e][c]; },
-                [turned, P](int64_t c) { return turned + c * P; }, gv, P);
+                [turned, P](int64_t c) { return turned + c * P; }, [gv, P](int64_t e) { return gv + e * P; });
+            scratch.values.resize(size_t(P));
+            T* v = scratch.values.data();
             for (int64_t e = 0; e < n; ++e) {
                 T* grad = gv + e * P;
                 const int64_t edge = e0 + e;
@@ -221,19 +257,16 @@ void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t 
     });
     if (grads.parameters)
         for (size_t i = 0; i < partial.size(); ++i) grads.parameters[i % size_t(sums)] += partial[i];
-    if (!grads.features) return;
-    parallel_for(support, 256, [&](int64_t begin, int64_t end) {
-        for (int64_t y = begin; y < end; ++y) {
-            int64_t at = cursor[y];
-            const int64_t last = columns.row_offsets[y + 1];
-            T* to = grads.features + y * channels;
-            for (; at < last && columns.edges[at] < end_edge; ++at) {
-                const T* product = products + (columns.edges[at] - begin_edge) * channels;
-                for (int64_t c = 0; c < channels; ++c) to[c] += product[c];
-            }
-            cursor[y] = at;
-        }
-    });
+}
+
+// grad_phi: [count, K, C]. First along the rows, for all that belongs to an edge; then for the features, where each
+// thread adds up the support points that are its own, so that every one sums its edges in their order.
+template <class T>
+void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t channels,
+               const T* grad_phi, const Gradients<T>& grads) {
+    if (grads.edges || grads.scale || grads.parameters)
+        unproject_edges(basis, list, first, count, features, channels, grad_phi, grads);
+    if (grads.features) unproject_features(basis, list, first, count, channels, grad_phi, grads.features);
 }
 
 }  // namespace pointvar

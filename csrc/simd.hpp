@@ -84,6 +84,24 @@ inline unsigned lane_bits(Mask mask) {
 #endif
 }
 
+// Turns over a square of as many vectors as a vector has lanes, by exchanging ever smaller corners.
+template <class T, int D = kLanes<T> / 2>
+inline void turn_over(Vector<T>* rows) {
+    constexpr int L = kLanes<T>;
+    Vector<Integer<T>> first, second;
+    for (int lane = 0; lane < L; ++lane) {
+        first[lane] = Integer<T>(lane & D ? L + lane - D : lane);
+        second[lane] = Integer<T>(lane & D ? L + lane : lane + D);
+    }
+    for (int i = 0; i < L; ++i) {
+        if (i & D) continue;
+        const Vector<T> a = rows[i], b = rows[i + D];
+        rows[i] = __builtin_shuffle(a, b, first);
+        rows[i + D] = __builtin_shuffle(a, b, second);
+    }
+    if constexpr (D > 1) turn_over<T, D / 2>(rows);
+}
+
 // exp(x) for -700 < x <= 0 (float: -80 < x), to about one unit in the last place.
 template <class T>
 inline Vector<T> exponential(Vector<T> x) {

@@ -75,14 +75,14 @@ def convolve_backward(
     support, rows, edges = exact.shape[0], row_offsets.shape[0] - 1, indices.shape[0]
     back = edges * size * outputs + (wanted[0] + wanted[2]) * support * size * channels * outputs
     forth = (wanted[0] + wanted[2]) * (edges * size * channels + rows * size * channels * outputs)
-    columns = (column_offsets, column_rows, column_edges)
-    if column_offsets is None:
-        columns = transpose(row_offsets, indices, support)
     grads: list[Tensor | None]
     if not along_edges and back < forth:
+        columns = (column_offsets, column_rows, column_edges)
+        if column_offsets is None:
+            columns = transpose(row_offsets, indices, support)
         grads = _back(plan, exact, weight, grad_out, columns, values.dtype, wanted)
     else:
-        grads = _forth(plan, exact, values, weight, grad_out, grad_response, columns, basis, wanted)
+        grads = _forth(plan, exact, values, weight, grad_out, grad_response, wanted)
     grad_features, grad_values, grad_weight, grad_scale, grad_parameters = (
         values.new_empty(0) if grad is None else grad for grad in grads
     )
@@ -129,8 +129,6 @@ def _forth(
     weight: Tensor,
     grad_out: Tensor,
     grad_response: Tensor,
-    columns: Any,
-    basis: str,
     wanted: list[bool],
 ) -> list[Tensor | None]:
     size, channels, outputs = weight.shape
@@ -144,7 +142,6 @@ def _forth(
     grad_values = _empty(values.shape, dtype) if wanted[1] else None
     grad_scale = _empty((edges,), dtype) if wanted[3] else None
     sums = torch.zeros(plan.parameter_sums, dtype=dtype) if wanted[4] else None
-    cursor = columns[0][:-1].clone()
     response = grad_response.detach().contiguous()
     for first, count in _chunks(rows):
         grad = grad_out[first : first + count]
@@ -157,7 +154,7 @@ def _forth(
             else:
                 grad_phi[:count] = grad @ matrix.t()
             plan.unproject(
-                *(features, first, count, grad_phi, response, *columns, cursor),
+                *(features, first, count, grad_phi, response),
                 *(grad_features, grad_values, grad_scale, sums),
             )
     return [
