@@ -13,7 +13,7 @@ help:
 	@echo "make demo    build a point hierarchy and draw it to demo/geometry.png"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/geometry.json"
+	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
 	@echo "make clean   remove all that make has made, .venv included"
 
 demo: .venv/installed
@@ -29,6 +29,7 @@ lint: .venv/installed
 
 bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/geometry.py
+	@$(BIN)/python benchmarks/convolution.py
 
 clean:
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
