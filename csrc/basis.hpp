@@ -169,9 +169,20 @@ class Basis {
         return squared;
     }
     static Vector<T> root(Vector<T> v) {
-        Vector<T> result;
-        for (int lane = 0; lane < kLanes<T>; ++lane) result[lane] = std::sqrt(v[lane]);
-        return result;
+#if defined(__AVX512F__)
+        if constexpr (sizeof(T) == 4)
+            return (Vector<T>)_mm512_sqrt_ps((__m512)v);
+        else
+            return (Vector<T>)_mm512_sqrt_pd((__m512d)v);
+#elif defined(__AVX2__)
+        if constexpr (sizeof(T) == 4)
+            return (Vector<T>)_mm256_sqrt_ps((__m256)v);
+        else
+            return (Vector<T>)_mm256_sqrt_pd((__m256d)v);
+#else
+        for (int lane = 0; lane < kLanes<T>; ++lane) v[lane] = std::sqrt(v[lane]);
+        return v;
+#endif
     }
 
     // constants: radial, azimuth and polar bins, and whether the angle is atan(y / x) as in the authors' code

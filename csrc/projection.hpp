@@ -199,6 +199,7 @@ void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first,
             for (; c < channels; ++c)
                 for (int64_t e = 0; e < n; ++e) {
                     T total = 0;
+#pragma omp simd reduction(+ : total)
                     for (int64_t k = 0; k < K; ++k) total += v[e * P + k] * g[k * channels + c];
                     targets[e][c] += total;
                 }

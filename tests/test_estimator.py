@@ -167,3 +167,17 @@ def test_errors_and_names():
     with pytest.raises(TypeError, match="abstract"):
         estimator.Estimator()
     assert repr(estimator.MonteCarlo()) == "MonteCarlo(bandwidth=0.2)"
+
+
+def test_a_hierarchy_can_set_the_bandwidth():
+    """Half the Poisson radius of the support's level, whatever the estimator's own fraction."""
+    torch.manual_seed(0)
+    levels = pv.Hierarchy(pv.PointCloud(torch.rand(300, 3)), [0.1, 0.2], bandwidth=0.5)
+    hoods = ((levels.within(1), 0.2), (levels.up(1), 0.2), (levels.down(0), 0.1), (levels.down(-1), 0.1))
+    for hood, radius in hoods:
+        expected = pv.kernel_density(hood.support, 0.5 * radius)
+        assert torch.equal(pv.estimator.density(hood, 0.2), expected)
+        moved = hood.rebased(hood.support, hood.queries, torch.clone)
+        assert torch.equal(pv.estimator.density(moved, 0.7), expected)
+    with pytest.raises(ValueError, match="bandwidth"):
+        pv.Hierarchy(levels.input, [0.1], bandwidth=0.0)

@@ -63,7 +63,7 @@ class MonteCarlo(Estimator):
     def forward(self, hood: Neighborhood) -> Tensor:
         if hood.needs_gradient:
             return self._weights(hood)
-        return hood.kept(("monte carlo", self.bandwidth), lambda: self._weights(hood))
+        return hood.kept(("monte carlo", self.bandwidth, hood.bandwidth), lambda: self._weights(hood))
 
     def _weights(self, hood: Neighborhood) -> Tensor:
         radius = hood.radius
@@ -125,14 +125,17 @@ class LearnedDensity(Estimator):
 def density(hood: Neighborhood, bandwidth: float = 0.2) -> Tensor:
     """How dense the support points lie, ``[N]``, in points per unit volume.
 
-    The densities that the neighbourhood carries (``hood.density``), or else ``kernel_density`` with a
-    bandwidth of ``bandwidth`` times the radius of the cloud's queries (the mean radius, where they
-    differ). In differentiation the bandwidth counts as constant.
+    The densities that the neighbourhood carries (``hood.density``), or else ``kernel_density`` with the
+    neighbourhood's own bandwidth (``hood.bandwidth``, as a ``Hierarchy`` sets it), or else with ``bandwidth``
+    times the radius of the cloud's queries (the mean radius, where they differ). In differentiation the
+    bandwidth counts as constant.
 
     A layer that is compiled as one graph needs them carried: ``hood.density = density(hood, 0.2)``.
     """
     if hood.density is not None:
         return hood.density
+    if hood.bandwidth is not None:
+        return kernel_density(hood.support, hood.bandwidth)
     return kernel_density(hood.support, bandwidth * _mean_radius(hood))
 
 

@@ -32,6 +32,8 @@ class Hierarchy:
         generator: source of all randomness; default: torch's global generator.
         farthest: choose the levels by farthest points instead: for each level the number of points
             per cloud (int) or the share of the level before it (float). Radii then only set the reach.
+        bandwidth: of the density of a neighbourhood's support points, in units of their level's radius, for
+            estimators that divide by it; ``None``: these take their own fraction of the receptive field.
 
     Attributes:
         input: the given cloud, level -1 where levels are named.
@@ -49,6 +51,7 @@ class Hierarchy:
         generator: torch.Generator | None = None,
         *,
         farthest: Sequence[int | float] | None = None,
+        bandwidth: float | None = None,
     ) -> None:
         if not isinstance(cloud, PointCloud):
             raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
@@ -65,7 +68,9 @@ class Hierarchy:
             positive_int(max_neighbors, "max_neighbors")
         if farthest is not None and len(farthest) != len(self.radii):
             raise ValueError(f"farthest needs one entry per level ({len(self.radii)}), got {len(farthest)}")
-        self.reach, self.max_neighbors = float(reach), max_neighbors
+        if bandwidth is not None and not 0 < bandwidth < math.inf:
+            raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}")
+        self.reach, self.max_neighbors, self.bandwidth = float(reach), max_neighbors, bandwidth
         self._seed = draw_seed(generator)
         self.input = cloud
         self.clouds: list[PointCloud] = []
@@ -104,7 +109,10 @@ class Hierarchy:
         if key not in self._hoods:
             radius = reach * self.radii[max(min(source, target), 0)]
             generator = self._generator(1, source, target)
-            self._hoods[key] = ball_query(support, queries, radius, self.max_neighbors, generator)
+            hood = ball_query(support, queries, radius, self.max_neighbors, generator)
+            if self.bandwidth is not None:
+                hood.bandwidth = self.bandwidth * self.radii[max(source, 0)]
+            self._hoods[key] = hood
         return self._hoods[key]
 
     def _cloud(self, level: int) -> PointCloud:

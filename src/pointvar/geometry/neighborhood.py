@@ -35,6 +35,7 @@ class Neighborhood:
         - row_offsets: ``[M + 1]``, int64; indices, rows: ``[E]``, int64
         - counts: ``[M]``, neighbours kept; total_counts: ``[M]``, neighbours before any random cap
         - radius: ``[M]``, the receptive field of each query (for ``knn``: distance to the farthest)
+        - bandwidth: of the densities of the support points, absolute; ``None``: estimators choose their own
         - density: ``[N]`` or ``None``: densities of the support points, for estimators to use in place
           of their own; set by whoever knows better (points per unit volume, as ``kernel_density``)
     """
@@ -49,12 +50,14 @@ class Neighborhood:
         radius: Tensor | None = None,
         farthest: Tensor | None = None,
         density: Tensor | None = None,
+        bandwidth: float | None = None,
     ) -> None:
         """For the functions of this room, which pass consistent parts. Exactly one of ``radius`` [M]
         and ``farthest`` [M] (the support point whose distance is the radius, -1 for none) is given."""
         self.support, self.queries = support, queries
         self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
         self._radius, self._farthest, self._density = radius, farthest, density
+        self.bandwidth = bandwidth
         self._cache: dict[Any, Any] = {}
 
     @classmethod
@@ -210,9 +213,9 @@ class Neighborhood:
             self.total_counts,
             self._radius,
             self._farthest,
-            self.density,
+            self._density,
         )
-        moved: Any = (None if part is None else move(part) for part in parts)
+        moved: Any = (*(None if part is None else move(part) for part in parts), self.bandwidth)
         return Neighborhood(support, queries, *moved)
 
     def __getstate__(self) -> dict[str, Any]:
