@@ -191,10 +191,10 @@ struct Sorted {
     int64_t n;
     Buffer<int64_t> key;
     Buffer<int32_t> index;  // in the batch
-    Buffer<T> x, y, z;
+    Buffer<T> x, y, z;      // all four may be read by whole vectors, beyond the last point
 
     Sorted(const Cells<T>& cells, const Batch<T>& batch)
-        : n(batch.n), key(n), index(n), x(n), y(n), z(n) {
+        : n(batch.n), key(n), index(n + kSlack), x(n + kSlack), y(n + kSlack), z(n + kSlack) {
         const int index_bits = 64 - __builtin_clzll(uint64_t(n) | 1), key_bits = cells.bits();
         const auto make = [&](int64_t cloud, int64_t i) {
             return cells.key(cloud, double(batch.at(i, 0)), double(batch.at(i, 1)), double(batch.at(i, 2)));
@@ -260,6 +260,9 @@ struct Around {
     // The first place from `at` on whose key is at least `key`: short steps first, they are likely.
     int64_t first_from(int64_t at, int64_t key) const {
         const int64_t* keys = support_.key.data();
+        const int64_t near = std::min(at + 8, support_.n);
+        for (; at < near; ++at)
+            if (keys[at] >= key) return at;
         int64_t step = 1;
         while (at + step <= support_.n && keys[at + step - 1] < key) {
             at += step;
@@ -285,10 +288,10 @@ class Gathered {
         int64_t at = 0;
         for (int row = 0; row < around.rows; ++row) {
             const int64_t begin = around.begin[row], count = around.end[row] - begin;
-            std::copy_n(support.x.data() + begin, count, x_.data() + at);
-            std::copy_n(support.y.data() + begin, count, y_.data() + at);
-            std::copy_n(support.z.data() + begin, count, z_.data() + at);
-            std::copy_n(support.index.data() + begin, count, id_.data() + at);
+            copy(support.x.data() + begin, count, x_.data() + at);
+            copy(support.y.data() + begin, count, y_.data() + at);
+            copy(support.z.data() + begin, count, z_.data() + at);
+            copy(support.index.data() + begin, count, id_.data() + at);
             at += count;
         }
         for (; at < padded; ++at) {
@@ -299,6 +302,12 @@ class Gathered {
     }
 
    private:
+    // Short runs by whole vectors; what is copied too much is written over, or is in the slack.
+    template <class U>
+    static void copy(const U* from, int64_t count, U* to) {
+        for (int64_t i = 0; i < count; i += kLanes<U>) store(to + i, load(from + i));
+    }
+
     Buffer<T> x_, y_, z_;
     Buffer<int32_t> id_;
 };
