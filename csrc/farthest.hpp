@@ -35,7 +35,11 @@ class FarthestPoints {
         for (int64_t k = 0; k < count; ++k) {
             out[k] = tree_.index[place];
             distance_[place] = -1;  // never twice, also where points coincide
-            update(tree_.x[place], tree_.y[place], tree_.z[place], own);
+            const T x = tree_.x[place], y = tree_.y[place], z = tree_.z[place];
+            if (k == 0)  // every leaf once, also one that is infinitely far
+                for (int64_t leaf = 0; leaf < int64_t(leaves_.size()); ++leaf) visit(leaf, x, y, z);
+            else
+                update(x, y, z, own);
             own = farthest_leaf();
             place = best_[own];
         }

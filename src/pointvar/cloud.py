@@ -216,7 +216,8 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
             f"got shape {list(given.shape)}"
         )
     values = given.to(cloud.dtype)
-    if not bool((torch.isfinite(values) & (values > 0) & (values * values > 0)).all()):
+    tiny = torch.finfo(cloud.dtype).tiny  # below it a square has lost its digits
+    if not bool((torch.isfinite(values) & (values > 0) & (values * values >= tiny)).all()):
         raise ValueError(
             f"{name} must be positive and finite (and its square not vanish in {cloud.dtype}), got {value}"
         )
