@@ -164,6 +164,24 @@ class TestRelativePositions:
             lambda s, q: make(PointCloud(s), PointCloud(q)).relative_positions(), (support, queries)
         )
 
+    @pytest.mark.parametrize("make", [make_knn, make_edges, lambda c: ball_query(c, c, 0.5)])
+    def test_follow_points_that_are_changed_in_place(self, make):
+        cloud = random_cloud([8])
+        hood = make(cloud)
+        assert hood.relative_positions().abs().max() > 0  # whatever is kept is kept now
+        cloud.points.mul_(2)
+        scale = torch.where(hood.radius > 0, hood.radius, 1.0)[hood.rows, None]
+        offsets = (cloud.points[hood.indices] - cloud.points[hood.rows]) / scale
+        torch.testing.assert_close(hood.relative_positions(), offsets)
+
+    @pytest.mark.parametrize("make", [make_knn, make_edges])
+    def test_radius_follows_points_that_are_changed_in_place(self, make):
+        cloud = random_cloud([8])
+        hood = make(cloud)
+        before = hood.radius.clone()
+        cloud.points.mul_(2)
+        torch.testing.assert_close(hood.radius, 2 * before)
+
     def test_coinciding_points_give_finite_gradients(self):
         points = torch.zeros(4, 2, dtype=torch.float64, requires_grad=True)
         cloud = PointCloud(points)

@@ -180,17 +180,21 @@ class Neighborhood:
         )
 
     def kept(self, name: Any, make: Callable[[], T]) -> T:
-        """Computes ``make()`` once per name; callers keep nothing that carries gradients.
+        """Computes ``make()`` once per name, anew when points were changed in place.
+
+        Callers keep nothing that carries gradients.
 
         What is made in inference mode is not kept, for it could not be used in training, nor what a
         compiled graph makes.
         """
-        if name in self._cache:
-            kept: T = self._cache[name]
+        compiling = torch.compiler.is_compiling()  # there, versions cannot be seen
+        version = None if compiling else (_version(self.support), _version(self.queries))
+        if name in self._cache and (compiling or self._cache[name][0] == version):
+            kept: T = self._cache[name][1]
             return kept
         value = make()
-        if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
-            self._cache[name] = value
+        if not compiling and not torch.is_inference_mode_enabled():
+            self._cache[name] = (version, value)
         return value
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Neighborhood:
@@ -227,6 +231,10 @@ class Neighborhood:
             f"Neighborhood({self.queries.num_points} queries, {self.support.num_points} support points, "
             f"{self.num_edges} edges, {mean:.1f} per query, {self.indices.device})"
         )
+
+
+def _version(cloud: PointCloud) -> int:
+    return 0 if cloud.points.is_inference() else cloud.points._version
 
 
 def check_pair(support: PointCloud, queries: PointCloud) -> None:
