@@ -1,6 +1,6 @@
 """pointvar: point convolutions as basis x estimator, and weights that keep the variance constant."""
 
-from pointvar import basis, estimator, kernel_points, methods
+from pointvar import basis, estimator, kernel_points, methods, models, nn
 from pointvar.basis import Basis
 from pointvar.cloud import PointCloud
 from pointvar.convolution import PointConvolution
@@ -60,7 +60,9 @@ __all__ = [
     "kernel_points",
     "knn",
     "methods",
+    "models",
     "native_info",
+    "nn",
     "poisson_disk",
     "voxel_grid",
 ]
