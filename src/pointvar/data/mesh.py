@@ -92,7 +92,7 @@ def tube(
 
 
 def sample_surface(mesh: Mesh, count: int, random: np.random.Generator) -> tuple[Floats, Floats]:
-    """Points spread uniformly by area over a mesh, and the unit normals of their triangles, both ``[N, 3]``."""
+    """Points spread uniformly by area over a mesh and the unit normals of their triangles, ``[N, 3]``."""
     corner = mesh.vertices[mesh.faces]
     edge1, edge2 = corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0]
     normal = np.cross(edge1, edge2)
