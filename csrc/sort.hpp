@@ -59,7 +59,7 @@ inline void sort_few(int32_t* values, int64_t n) {
         store(rank + i, smaller);
     }
     for (int64_t i = 0; i < n; ++i) sorted[rank[i]] = values[i];
-    std::copy(sorted, sorted + n, values);
+    for (int64_t i = 0; i < padded; i += lanes) store(values + i, load(sorted + i));
 }
 
 }  // namespace pointvar
