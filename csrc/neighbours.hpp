@@ -31,7 +31,11 @@ class RowCollector {
         for (int64_t i = 0; i < queries_; ++i) offsets_[i + 1] += offsets_[i];
         result.indices = Buffer<int64_t>(offsets_[queries_]);
         parallel_for(queries_, 1 << 12, [&](int64_t begin, int64_t end) {
+            constexpr int64_t ahead = 16;  // rows are scattered in memory
             for (int64_t i = begin; i < end; ++i) {
+                if (i + ahead < end)
+                    for (int64_t k = 0; k < offsets_[i + ahead + 1] - offsets_[i + ahead]; k += 16)
+                        __builtin_prefetch(rows_[i + ahead] + k);
                 const int32_t* row = rows_[i];
                 int64_t* to = result.indices.data() + offsets_[i];
                 for (int64_t k = 0; k < offsets_[i + 1] - offsets_[i]; ++k) to[k] = row[k];
