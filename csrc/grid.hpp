@@ -312,11 +312,7 @@ template <class T>
 class Gathered {
    public:
     Candidates<T> from(const Around<T>& around, const Sorted<T>& support) {
-        const int64_t size = around.size(), padded = (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
-        if (x_.size() < padded + kSlack) {
-            const int64_t room = 2 * padded + kSlack;
-            x_ = Buffer<T>(room), y_ = Buffer<T>(room), z_ = Buffer<T>(room), id_ = Buffer<int32_t>(room);
-        }
+        const int64_t padded = make_room(around.size());
         int64_t at = 0;
         for (int row = 0; row < around.rows; ++row) {
             const int64_t begin = around.begin[row], count = around.end[row] - begin;
@@ -329,29 +325,64 @@ class Gathered {
             }
             at += count;
         }
+        pad(at, padded);
+        return {x_.data(), y_.data(), z_.data(), id_.data(), padded, false};
+    }
+
+    // The same, by ascending id.
+    Candidates<T> in_order(const Around<T>& around, const Sorted<T>& support) {
+        order_.clear();
+        for (int row = 0; row < around.rows; ++row)
+            for (int64_t i = around.begin[row]; i < around.end[row]; ++i)
+                order_.push_back(uint64_t(support.index[i]) << 32 | uint64_t(i));
+        std::sort(order_.begin(), order_.end());
+        const int64_t padded = make_room(int64_t(order_.size()));
+        for (size_t at = 0; at < order_.size(); ++at) {
+            const int64_t i = int64_t(order_[at] & 0xFFFFFFFFu);
+            x_[at] = support.x[i], y_[at] = support.y[i], z_[at] = support.z[i], id_[at] = support.index[i];
+        }
+        pad(int64_t(order_.size()), padded);
+        return {x_.data(), y_.data(), z_.data(), id_.data(), padded, true};
+    }
+
+   private:
+    // Returns the size in whole vectors.
+    int64_t make_room(int64_t size) {
+        const int64_t padded = (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+        if (x_.size() < padded + kSlack) {
+            const int64_t room = 2 * padded + kSlack;
+            x_ = Buffer<T>(room), y_ = Buffer<T>(room), z_ = Buffer<T>(room), id_ = Buffer<int32_t>(room);
+        }
+        return padded;
+    }
+    void pad(int64_t at, int64_t padded) {
         for (; at < padded; ++at) {
             x_[at] = y_[at] = z_[at] = std::numeric_limits<T>::infinity();
             id_[at] = 0;
         }
-        return {x_.data(), y_.data(), z_.data(), id_.data(), padded};
     }
 
-   private:
+    std::vector<uint64_t> order_;
     Buffer<T> x_, y_, z_;
     Buffer<int32_t> id_;
 };
 
 // Calls body(i, cloud, candidates) for all sorted queries i of [begin, end), one cell after the other.
+// Cells with at least `crowd` queries get their candidates by ascending id.
+constexpr int64_t kNoCrowd = std::numeric_limits<int64_t>::max();
 template <class T, class Body>
 void for_queries(const Cells<T>& cells, const Sorted<T>& support, const Sorted<T>& queries, int64_t begin,
-                 int64_t end, const Body& body) {
+                 int64_t end, int64_t crowd, const Body& body) {
     Around<T> around(cells, support);
     Gathered<T> gathered;
     while (begin < end) {
         const int64_t key = queries.key[begin], cloud = cells.cloud(key);
         around.move_to(key);
-        const Candidates<T> candidates = gathered.from(around, support);
-        for (; begin < end && queries.key[begin] == key; ++begin) body(begin, cloud, candidates);
+        int64_t stop = begin;
+        while (stop < end && queries.key[stop] == key) ++stop;
+        const Candidates<T> candidates =
+            stop - begin < crowd ? gathered.from(around, support) : gathered.in_order(around, support);
+        for (; begin < stop; ++begin) body(begin, cloud, candidates);
     }
 }
 

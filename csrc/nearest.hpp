@@ -108,7 +108,9 @@ class GroupSearch {
     static constexpr int kGroup = 32;
 
     GroupSearch(const Tree<T>& tree, const Tree<T>& queries, int64_t k)
-        : points_{tree.x.data(), tree.y.data(), tree.z.data(), tree.index.data(), 0}, tree_(tree), queries_(queries) {
+        : points_{tree.x.data(), tree.y.data(), tree.z.data(), tree.index.data(), 0, false},
+          tree_(tree),
+          queries_(queries) {
         for (int q = 0; q < kGroup; ++q) nearest_.emplace_back(k);
     }
 
@@ -212,7 +214,8 @@ Rows knn(const Batch<T>& support, const Batch<T>& queries, int64_t k) {
     const auto each = [&](int64_t cloud, bool inside) {
         const int64_t most = std::min(k, support.offsets[cloud + 1] - support.offsets[cloud]);
         if (!most) {
-            std::fill(result.extra.data() + queries.offsets[cloud], result.extra.data() + queries.offsets[cloud + 1], -1);
+            int64_t* farthest = result.extra.data();
+            std::fill(farthest + queries.offsets[cloud], farthest + queries.offsets[cloud + 1], -1);
             return;
         }
         const Tree<T> tree(support, cloud, leaf);

@@ -198,6 +198,7 @@ struct Candidates {
     const T *x, *y, *z;
     const int32_t* id;
     int64_t size;
+    bool ordered;  // by ascending id
 };
 
 template <class T>
