@@ -51,6 +51,12 @@ inline T sum(Vector<T> v) {
     return total;
 }
 
+// Asks for memory that will be read soon.
+template <class T>
+inline void fetch(const T* begin, const T* end) {
+    for (const char* at = (const char*)begin; at < (const char*)end; at += 64) __builtin_prefetch(at);
+}
+
 template <class T>
 struct IntegerOf;
 template <>
