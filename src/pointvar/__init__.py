@@ -1,9 +1,10 @@
 """pointvar: point convolutions as basis x estimator, and weights that keep the variance constant."""
 
-from pointvar import basis, estimator, kernel_points, methods
+from pointvar import basis, diagnose, estimator, init, kernel_points, methods, models, nn, testing
 from pointvar.basis import Basis
 from pointvar.cloud import PointCloud
 from pointvar.convolution import PointConvolution
+from pointvar.diagnose import variance_report
 from pointvar.estimator import Estimator
 from pointvar.geometry import (
     Hierarchy,
@@ -15,6 +16,18 @@ from pointvar.geometry import (
     knn,
     poisson_disk,
     voxel_grid,
+)
+from pointvar.init import (
+    authors_init,
+    channel_init,
+    closed_form_init,
+    data_dependent_init,
+    lsuv_init,
+    register_layer,
+    standard_init,
+    transfer_init,
+    variance_init,
+    xavier_init,
 )
 from pointvar.methods import (
     PCCNN,
@@ -51,16 +64,32 @@ __all__ = [
     "PointwiseCNN",
     "SPHConv",
     "VoxelGrid",
+    "authors_init",
     "ball_query",
     "basis",
+    "channel_init",
+    "closed_form_init",
+    "data_dependent_init",
+    "diagnose",
     "empty_cache",
     "estimator",
     "farthest_points",
+    "init",
     "kernel_density",
     "kernel_points",
     "knn",
+    "lsuv_init",
     "methods",
+    "models",
     "native_info",
+    "nn",
     "poisson_disk",
+    "register_layer",
+    "standard_init",
+    "testing",
+    "transfer_init",
+    "variance_init",
+    "variance_report",
     "voxel_grid",
+    "xavier_init",
 ]

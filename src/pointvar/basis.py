@@ -294,8 +294,15 @@ class MLP(Basis):
         self.norm = nn.BatchNorm1d(num_basis) if batch_norm else None
         self.reset_parameters(generator)
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        unit = 1.0 if self.radius is None or self.norm is not None else self.radius
+    @property
+    def sees_length(self) -> bool:
+        """Whether the map must suit the radius: it sees y - x, and nothing normalises what it gives."""
+        return not self.scaled and self.norm is None
+
+    def reset_parameters(self, generator: torch.Generator | None = None, radius: float | None = None) -> None:
+        """Draws the map anew, for the nominal radius unless another is given."""
+        radius = self.radius if radius is None else radius
+        unit = 1.0 if radius is None or self.norm is not None else radius
         nn.init.normal_(self.linear.weight, 0, self.linear.in_features**-0.5 / unit, generator=generator)
         nn.init.zeros_(self.linear.bias)
         if self.norm is not None:

@@ -1,0 +1,81 @@
+"""Initialisations that look at neither data nor geometry, to compare with.
+
+In all, C counts the channels in, O those out, K the basis functions (or the taps of an image convolution).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from pointvar.convolution import PointConvolution
+from pointvar.init.layers import Layer, Select, find_layers, nothing_to_set
+from pointvar.init.report import InitReport, LayerInit
+
+Rule = Callable[[Layer], float | str]
+"""The variance of a layer's weights, or the reason why it is left alone."""
+
+
+def standard_init(
+    model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
+) -> InitReport:
+    """Var[w] = 2 / (K C), after He et al. 2015: "He" in the paper's tables, and the default of our layers."""
+    return by_rule(model, "standard", lambda layer: 2 / layer.fans()[1], layers, generator)
+
+
+def xavier_init(
+    model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
+) -> InitReport:
+    """Var[w] = 2 / (K (C + O)), after Glorot and Bengio 2010."""
+    return by_rule(model, "Xavier", lambda layer: 2 / sum(layer.fans()[1:]), layers, generator)
+
+
+def channel_init(
+    model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
+) -> InitReport:
+    """Var[w] = 1 / C, as in implementations that forget the basis functions."""
+    return by_rule(model, "1/C", lambda layer: 1 / layer.fans()[0], layers, generator)
+
+
+_AUTHORS = {"MCConv": 1, "PCCNN": 1, "SPHConv": 1, "KPConvN": 1, "KPConv": 2, "PointConv": 2}
+
+
+def authors_init(
+    model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
+) -> InitReport:
+    """What the code of the paper's authors starts from: 1 / (K C) for MCConv, PCCNN, SPHConv and KPConvN,
+    2 / (K C) for KPConv and PointConv. Other layers are left alone."""
+
+    def rule(layer: Layer) -> float | str:
+        method = layer.module.method if isinstance(layer.module, PointConvolution) else None
+        if method not in _AUTHORS:
+            return "not in the authors' code"
+        return _AUTHORS[method] / layer.fans()[1]
+
+    return by_rule(model, "authors'", rule, layers, generator)
+
+
+def by_rule(
+    model: nn.Module,
+    method: str,
+    rule: Rule,
+    layers: Select,
+    generator: torch.Generator | None,
+    target: float | None = None,
+) -> InitReport:
+    """Draws each layer with the variance that ``rule`` gives, and sets its bias to 0."""
+    found, left_alone = find_layers(model, layers)
+    report = InitReport(method, left_alone=left_alone)
+    variances = [(layer, rule(layer)) for layer in found]  # all, before the first is touched
+    for layer, variance in variances:
+        if isinstance(variance, str):
+            left_alone[layer.name] = variance
+            continue
+        layer.draw(variance, generator)
+        layer.zero_bias()
+        report.layers.append(LayerInit(layer.name, layer.type, variance, target))
+    if not report.layers:
+        raise nothing_to_set(model, left_alone)
+    return report

@@ -1,0 +1,232 @@
+r"""Direct initialisation: weights whose variance is measured on data, so that every layer keeps the target.
+
+For a layer that is linear in its weights, with independent weights of mean 0,
+
+.. math:: \mathrm{Var}[\mathrm{out}] = Z \, \mathrm{Var}[w], \qquad
+          Z = \mathrm{mean}_x \|\phi[x]\|^2
+
+so :math:`\mathrm{Var}[w] = V_\mathrm{target} / Z`. Z is taken from the layer's real input, when the forward
+pass reaches it, with all layers before it set already.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pointvar.basis import MLP
+from pointvar.convolution import PointConvolution
+from pointvar.init.layers import Layer, Select, Target, target_of
+from pointvar.init.report import InitReport, LayerInit
+from pointvar.init.walk import Call, Forward, Statistic, walk
+
+Steps = Generator[Statistic, Tensor, LayerInit | str]
+
+
+def variance_init(
+    model: torch.nn.Module,
+    batches: Any,
+    target: Target = 1.0,
+    forward: Forward | None = None,
+    *,
+    layers: Select = None,
+    exact: bool = False,
+    orthogonal: bool = False,
+    bias: str = "zero",
+    mode: str | None = "train",
+    num_batches: int | None = None,
+    generator: torch.Generator | None = None,
+) -> InitReport:
+    r"""Draws the weights of any model so that the outputs of every layer have the target variance.
+
+    Each layer that is linear in its weights is set to :math:`N(0, V_\mathrm{target} / Z)` in the order in
+    which the forward pass reaches it, Z being the mean squared norm of what its weights multiply, measured on
+    its real input. "Variance" is the second moment over all points and channels.
+
+    Args:
+        model: any module; what is set: ``PointConvolution``, ``Linear``, ``Conv1d/2d/3d`` and their
+            transposed forms, ``Bilinear``, linear layers of PyTorch Geometric, and what ``register_layer``
+            has added.
+        batches: one batch (a tuple, a mapping, a tensor, any other object), which takes one forward pass; or
+            many (a list, a data loader, an iterator), each of which counts the same, and which take one
+            partial pass per layer and batch.
+        target: second moment of the outputs: a number, numbers by name pattern, or ``(name, module) ->
+            number``.
+        forward: ``forward(model, batch)``; default: ``model(*batch)``, ``model(**batch)`` or
+            ``model(batch)``.
+        layers: which layers: types, name patterns, or a predicate ``(name, module) -> bool``.
+        exact: scales the drawn weights once more, so that the measured second moment, and not only its
+            expectation, is the target.
+        orthogonal: draws orthogonal weights; with ``exact`` this is LSUV.
+        bias: ``"zero"`` sets biases to 0, ``"keep"`` leaves them; Z is measured without them either way.
+        mode: ``"train"`` (dropout is active; statistics of batch norms are restored), ``"eval"``, or
+            ``None``: as the model is.
+        num_batches: takes only so many batches.
+        generator: where weights come from; default: torch's global generator, whose state is restored.
+
+    Nothing else of the model changes, and an exception leaves it as it was. A layer that is called in several
+    places is set when it is reached first. Under ``torch.distributed`` Z is averaged over the ranks and all
+    ranks get the same weights.
+
+    Example::
+
+        report = pv.variance_init(model, (features, hood))
+        report = pv.variance_init(model, loader, forward=lambda model, batch: model(batch.x), num_batches=8)
+    """
+    if bias not in ("zero", "keep"):
+        raise ValueError(f"bias must be 'zero' or 'keep', got {bias!r}")
+
+    def strategy(layer: Layer) -> Steps:
+        goal = target_of(target, layer)
+        yield from _fit_basis(layer, generator)
+        entry = yield from _measure_and_draw(layer, goal, generator, orthogonal)
+        if exact and isinstance(entry, LayerInit) and layer.kind.second_moment is not None:
+            moment = _checked(layer, (yield _output_moment), "output")
+            layer.scale((goal / moment) ** 0.5)
+            entry.variance *= goal / moment
+        if bias == "zero" and isinstance(entry, LayerInit):
+            layer.zero_bias()
+        return entry
+
+    return walk(
+        model,
+        batches,
+        strategy,
+        method="LSUV" if exact and orthogonal else "direct",
+        layers=layers,
+        forward=forward,
+        mode=mode,
+        num_batches=num_batches,
+    )
+
+
+def lsuv_init(model: torch.nn.Module, batches: Any, target: Target = 1.0, **options: Any) -> InitReport:
+    """Layer-sequential unit variance: orthogonal weights, scaled by the measured variance of the output.
+
+    ``variance_init`` with ``exact`` and ``orthogonal``. Mishkin, Matas 2016, "All you need is a good init",
+    https://arxiv.org/abs/1511.06422
+    """
+    return variance_init(model, batches, target, exact=True, orthogonal=True, **options)
+
+
+def data_dependent_init(
+    model: torch.nn.Module,
+    batches: Any,
+    target: Target = 1.0,
+    forward: Forward | None = None,
+    *,
+    layers: Select = None,
+    mode: str | None = "train",
+    num_batches: int | None = None,
+    generator: torch.Generator | None = None,
+) -> InitReport:
+    r"""Gives every channel of every layer mean 0 and the target variance on the data.
+
+    .. math:: w_k \leftarrow w_k \sqrt{V_\mathrm{target}} / \sigma_k, \qquad
+              \beta_k = - \mu_k \sqrt{V_\mathrm{target}} / \sigma_k
+
+    with the mean and standard deviation of channel k over points, under weights drawn from a unit Gaussian:
+    the per-layer form of Krähenbühl et al. 2016, "Data-dependent initializations of convolutional neural
+    networks", https://arxiv.org/abs/1511.06856. For layers with one weight whose output's last (of image
+    convolutions: second) dimension counts the channels. A layer without bias keeps its mean.
+    """
+
+    def strategy(layer: Layer) -> Steps:
+        goal = target_of(target, layer)
+        if len(layer.weights) != 1:
+            return "it has several weights"
+        yield from _fit_basis(layer, generator)
+        layer.draw(1.0, generator)
+        layer.zero_bias()
+        moments = yield _channel_moments
+        mean, square = moments[0], moments[1]
+        spread = (square - mean.square()).clamp(min=0).sqrt()
+        dead = spread <= 1e-6 * square.sqrt()
+        if bool(dead.all()):
+            raise ValueError(f"{layer.name}: every channel is constant on the data given")
+        factor = torch.where(dead, 1.0, goal**0.5 / torch.where(dead, 1.0, spread))
+        with torch.no_grad():
+            weight = layer.weights[0]
+            shape = [1] * weight.dim()
+            shape[layer.kind.out_dim] = -1
+            weight.mul_(factor.view(shape).to(weight))
+            if layer.biases:
+                layer.biases[0].copy_(-mean * factor)
+            variance = float(weight.double().square().mean())
+        return LayerInit(layer.name, layer.type, variance, goal, note="per channel")
+
+    return walk(
+        model,
+        batches,
+        strategy,
+        method="data-dependent",
+        layers=layers,
+        forward=forward,
+        mode=mode,
+        num_batches=num_batches,
+    )
+
+
+def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Statistic, Tensor, None]:
+    """A basis that sees offsets in their own unit is drawn anew for the radius it meets: N(0, 1 / D r^2)."""
+    module = layer.module
+    if isinstance(module, PointConvolution) and isinstance(module.basis, MLP) and module.basis.sees_length:
+        radius = _checked(layer, (yield _mean_radius), "mean radius")
+        module.basis.reset_parameters(generator, radius=radius)
+
+
+def _measure_and_draw(
+    layer: Layer, goal: float, generator: torch.Generator | None, orthogonal: bool
+) -> Steps:
+    entry = LayerInit(layer.name, layer.type, 0.0, goal)
+    if layer.kind.second_moment is not None:
+        z = _checked(layer, (yield lambda call: call.second_moment()), "input")
+        layer.draw(goal / z, generator, orthogonal)
+    else:
+        before = [w.detach().clone() for w in layer.weights]
+        layer.draw(1.0, generator, orthogonal)
+        z = _checked(layer, (yield _output_moment), "output under unit weights")
+        layer.scale((goal / z) ** 0.5)
+        if not 0.99 < float((yield _output_moment)) / goal < 1.01:  # only rounding, if it is linear
+            with torch.no_grad():
+                for weight, value in zip(layer.weights, before, strict=True):
+                    weight.copy_(value)
+            warnings.warn(f"{layer.name} is not linear in its weights, and is left alone", stacklevel=2)
+            return "not linear in its weights"
+        entry.note = "probed"
+    entry.second_moment, entry.variance = z, goal / z
+    return entry
+
+
+def _output_moment(call: Call) -> Tensor:
+    return call.output().double().square().mean()
+
+
+def _channel_moments(call: Call) -> Tensor:
+    """Mean and mean square of each channel, ``[2, O]``."""
+    out = call.output().double()
+    taps: Any = getattr(call.layer.module, "kernel_size", None)  # an image convolution has [B, O, ...]
+    rows = (out if taps is None else out.movedim(-len(taps) - 1, -1)).flatten(0, -2)
+    return torch.stack([rows.mean(0), rows.square().mean(0)])
+
+
+def _mean_radius(call: Call) -> Tensor:
+    hood = call.hood
+    assert hood is not None
+    return hood.radius.detach().double().mean()
+
+
+def _checked(layer: Layer, value: Tensor, what: str) -> float:
+    """A second moment that weights can be drawn from, or an error that names the layer."""
+    number = float(value)
+    if 0 < number < float("inf"):
+        return number
+    problem = "is 0 everywhere" if number == 0 else "is empty, or has values that are not finite"
+    hint = ""
+    if number == 0 and isinstance(layer.module, PointConvolution):
+        hint = " (are there neighbours? a radius may be too small)"
+    raise ValueError(f"{layer.name}: its {what} {problem}{hint}; no weights can be derived from it")

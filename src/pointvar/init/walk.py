@@ -1,0 +1,322 @@
+"""Forward passes that stop at each layer to look at its real input, and leave no other trace on a model."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from pointvar.cloud import PointCloud
+from pointvar.convolution import PointConvolution
+from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.init.layers import Layer, Select, find_layers, nothing_to_set
+from pointvar.init.report import InitReport, LayerInit
+
+Forward = Callable[[Any, Any], Any]
+
+
+class Call:
+    """A layer about to be called with its real input."""
+
+    def __init__(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.layer, self.args, self.kwargs = layer, args, kwargs
+
+    def second_moment(self) -> Tensor:
+        """Z as the layer's kind computes it, a float64 scalar."""
+        measure = self.layer.kind.second_moment
+        assert measure is not None
+        return measure(self.layer.module, *self.args, **self.kwargs)
+
+    def output(self) -> Tensor:
+        """What the layer would give with its present weights, without its bias."""
+        biases = [b.clone() for b in self.layer.biases]
+        self.layer.zero_bias()
+        try:
+            # The same random numbers again, if the layer uses any, in every trial and in the call itself.
+            with torch.random.fork_rng(devices=_devices(self.layer.module)):
+                result = self.layer.module.forward(*self.args, **self.kwargs)
+        finally:
+            for bias, value in zip(self.layer.biases, biases, strict=True):
+                bias.copy_(value)
+        while isinstance(result, (tuple, list)) and result:
+            result = result[0]
+        if not isinstance(result, Tensor):
+            raise TypeError(
+                f"{self.layer.name} must return a tensor to be measured, got {type(result).__name__}"
+            )
+        return result
+
+    @property
+    def hood(self) -> Neighborhood | None:
+        values = (*self.args, *self.kwargs.values())
+        return next((v for v in values if isinstance(v, Neighborhood)), None)
+
+
+Statistic = Callable[[Call], Tensor]
+Strategy = Callable[[Layer], Generator[Statistic, Tensor, LayerInit | str]]
+"""Sets one layer. Yields what to measure at the layer's input, is sent its mean over all batches and ranks,
+and ends with an entry for the report, or with the reason why the layer was left alone."""
+
+
+def walk(
+    model: nn.Module,
+    batches: Any,
+    strategy: Strategy,
+    *,
+    method: str,
+    layers: Select = None,
+    forward: Forward | None = None,
+    mode: str | None = "train",
+    num_batches: int | None = None,
+) -> InitReport:
+    """Applies ``strategy`` to each layer in the order in which the forward pass reaches it.
+
+    With one batch it takes one pass: each layer is set when it is reached, and the pass goes on with its real
+    output. With several batches, each layer takes one partial pass per batch and thing to be measured.
+    """
+    begin = time.perf_counter()
+    model = getattr(model, "_orig_mod", model)  # of a compiled model, the one that hooks can be put on
+    found, left_alone = find_layers(model, layers)
+    if not found:
+        raise nothing_to_set(model, left_alone)
+    every = as_batches(batches, num_batches)
+    journey = _Journey(found, strategy, InitReport(method, left_alone=left_alone, batches=len(every)))
+    with torch.no_grad(), restored(model, mode), journey.hooks():
+        if len(every) == 1:
+            journey.run(model, every[0], forward)
+        else:
+            journey.run_all(model, every, forward)
+    for layer in found:
+        if layer.name not in journey.settled:
+            left_alone[layer.name] = "never reached"
+    for entry in journey.report.layers:
+        entry.calls = journey.calls[entry.name]
+    journey.report.seconds = time.perf_counter() - begin
+    return journey.report
+
+
+class _Reached(BaseException):
+    """Ends a pass at the layer in question; not an Exception, so that no model swallows it."""
+
+
+class _Journey:
+    """The passes of one initialisation."""
+
+    def __init__(self, layers: list[Layer], strategy: Strategy, report: InitReport) -> None:
+        self.layers, self.strategy, self.report = layers, strategy, report
+        self.settled: set[str] = set()
+        self.calls: dict[str, int] = {}
+        self.radii: dict[str, set[float]] = {}
+        self.single = True
+        self.where: Layer | None = None  # with several batches: the layer in question, ...
+        self.call: Call | None = None  # ... and how the last pass called it
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        handles = [
+            layer.module.register_forward_pre_hook(self._hook(layer), with_kwargs=True)
+            for layer in self.layers
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, layer: Layer) -> Callable[[nn.Module, Any, Any], None]:
+        def reach(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            call = Call(layer, args, kwargs)
+            self._see(call)
+            if layer.name in self.settled:
+                return
+            if self.single:
+                self._settle(layer, lambda statistic: statistic(call))
+                return
+            if self.where in (None, layer):
+                self.where, self.call = layer, call
+                raise _Reached
+
+        return reach
+
+    def _see(self, call: Call) -> None:
+        """Counts clouds and points, and refuses a layer that has to serve two receptive fields."""
+        name, hood = call.layer.name, call.hood
+        self.calls[name] = self.calls.get(name, 0) + 1
+        if hood is None:
+            return
+        if isinstance(call.layer.module, PointConvolution) and hood.queries.num_points:
+            radii = set(hood.radius.detach().unique().tolist())
+            if len(radii) <= hood.queries.num_clouds:  # else nearest neighbours: every query has its own
+                before = self.radii.setdefault(name, radii)
+                if before.isdisjoint(radii):
+                    raise ValueError(
+                        f"{name} is shared between two receptive fields, with radius {_list(before)} and "
+                        f"{_list(radii)}: no single variance suits both; use two layers"
+                    )
+
+    def _settle(self, layer: Layer, measure: Callable[[Statistic], Tensor]) -> None:
+        steps = self.strategy(layer)
+        try:
+            statistic = next(steps)
+            while True:
+                statistic = steps.send(_mean_over_ranks(measure(statistic)))
+        except StopIteration as end:
+            result: LayerInit | str = end.value
+        _same_on_all_ranks(layer)
+        self.settled.add(layer.name)
+        if isinstance(result, str):
+            self.report.left_alone[layer.name] = result
+        else:
+            self.report.layers.append(result)
+
+    def run(self, model: nn.Module, batch: Any, forward: Forward | None) -> None:
+        self.calls, self.radii = {}, {}
+        self.report.passes += 1
+        clouds, points = _size(batch)
+        if self.single:
+            self.report.clouds, self.report.points = clouds, points
+        (forward or feed)(model, batch)
+
+    def run_all(self, model: nn.Module, batches: list[Any], forward: Forward | None) -> None:
+        self.single = False
+        sizes = [_size(batch) for batch in batches]
+        if all(clouds is not None and points is not None for clouds, points in sizes):
+            self.report.clouds = sum(clouds or 0 for clouds, _ in sizes)
+            self.report.points = sum(points or 0 for _, points in sizes)
+        seeds = torch.randint(2**62, (len(batches),)).tolist()  # the same dropout in each pass of a batch
+        seen: dict[str, int] = {}
+
+        def visit(index: int) -> Call | None:
+            """How a pass calls the layer in question, which ends it; if none is, the first not yet set."""
+            self.call = None
+            torch.manual_seed(seeds[index])
+            with suppress(_Reached):
+                self.run(model, batches[index], forward)
+            seen.update({n: max(c, seen.get(n, 0)) for n, c in self.calls.items()})
+            return self.call
+
+        while len(self.settled) < len(self.layers):
+            self.where = None
+            first = visit(0)
+            if first is None:
+                break
+
+            def measure(statistic: Statistic, first: Call = first) -> Tensor:
+                # One input is alive at a time, beside the first: not those of all batches together.
+                calls = chain([first], (visit(index) for index in range(1, len(batches))))
+                return torch.stack([statistic(call) for call in calls if call is not None]).mean(0)
+
+            self._settle(first.layer, measure)
+        self.calls = seen
+
+
+def feed(model: nn.Module, batch: Any) -> Any:
+    """How a batch is fed to a model by default: a tuple or list as arguments, a mapping as keywords."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+def as_batches(batches: Any, limit: int | None = None) -> list[Any]:
+    """A list of batches from one (a tuple, a mapping, a tensor, any other object) or many (a list, a data
+    loader, an iterator)."""
+    if isinstance(batches, (Neighborhood, Hierarchy)):
+        raise TypeError(f"a {type(batches).__name__} is no batch: give (features, neighbourhood) as a tuple")
+    many = isinstance(batches, (list, torch.utils.data.DataLoader)) or (
+        isinstance(batches, Iterable) and inspect.getattr_static(batches, "__next__", None) is not None
+    )
+    if not many:
+        return [batches]
+    if isinstance(batches, list) and any(isinstance(b, (Neighborhood, Hierarchy)) for b in batches):
+        raise TypeError("a list is a list of batches: give one batch as a tuple, (features, neighbourhood)")
+    result: list[Any] = []
+    for batch in batches:
+        if limit is not None and len(result) == limit:
+            break
+        result.append(batch)
+    if not result:
+        raise ValueError("there are no batches to measure on")
+    return result
+
+
+def _size(batch: Any) -> tuple[int | None, int | None]:
+    """How many clouds and points a batch has, where it says so."""
+    if isinstance(batch, Hierarchy):
+        batch = batch.clouds[0] if len(batch.clouds) else None
+    if isinstance(batch, Neighborhood):
+        batch = batch.support
+    if isinstance(batch, PointCloud):
+        return batch.num_clouds, batch.num_points
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (tuple, list)):
+        sizes = [_size(part) for part in batch if not isinstance(part, Tensor)]
+        return next((size for size in sizes if size[0] is not None), (None, None))
+    cloud = getattr(batch, "cloud", None)
+    return _size(cloud) if isinstance(cloud, PointCloud) else (None, None)
+
+
+@contextmanager
+def restored(model: nn.Module, mode: str | None = "train") -> Iterator[None]:
+    """Puts a model into a mode for passes that leave no trace: buffers, flags and random state come back, and
+    after an exception the parameters too."""
+    if mode not in ("train", "eval", None):
+        raise ValueError(f"mode must be 'train', 'eval' or None (as the model is), got {mode!r}")
+    flags = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if _exists(buffer)]
+    parameters = [(p, p.detach().clone()) for p in model.parameters() if _exists(p)]
+    try:
+        with torch.random.fork_rng(devices=_devices(model)):
+            if mode is not None:
+                model.train(mode == "train")
+            yield
+    except BaseException:
+        with torch.no_grad():
+            for parameter, value in parameters:
+                parameter.copy_(value)
+        raise
+    finally:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        for module, training in flags.items():
+            module.training = training
+
+
+def _exists(tensor: Tensor) -> bool:
+    return not isinstance(tensor, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer))
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
+
+
+def _distributed() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def _mean_over_ranks(value: Tensor) -> Tensor:
+    if _distributed():
+        value = value.clone()
+        distributed.all_reduce(value)
+        value = value / distributed.get_world_size()
+    return value
+
+
+def _same_on_all_ranks(layer: Layer) -> None:
+    """Whatever each rank has drawn, all go on with the weights of the first."""
+    if _distributed():
+        for parameter in layer.module.parameters():
+            distributed.broadcast(parameter.data, 0)
+
+
+def _list(radii: set[float]) -> str:
+    return ", ".join(f"{r:.4g}" for r in sorted(radii))
