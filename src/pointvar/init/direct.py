@@ -146,6 +146,7 @@ def data_dependent_init(
         if (yield from _probe(layer, generator)) is None:
             return NOT_LINEAR
         mean, square = yield _channel_moments
+        _checked(layer, square.mean(), "output under unit weights")
         spread = (square - mean.square()).clamp(min=0).sqrt()
         dead = spread <= 1e-6 * square.sqrt()
         if bool(dead.all()):

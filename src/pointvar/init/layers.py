@@ -198,7 +198,7 @@ def predicate(select: Select) -> Callable[[str, nn.Module], bool]:
         select = (select,)
     if callable(select):
         return select
-    options = tuple(select)
+    options = tuple(select) if isinstance(select, Sequence) else ()
     if options and all(isinstance(o, type) for o in options):
         types: Any = options
         return lambda name, module: isinstance(module, types)
