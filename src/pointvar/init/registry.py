@@ -94,7 +94,6 @@ for _name, _weights in {
     "graph_conv.GraphConv": ("lin_rel.weight", "lin_root.weight"),
     "cheb_conv.ChebConv": ("lins.*.weight",),
     "tag_conv.TAGConv": ("lins.*.weight",),
-    "spline_conv.SplineConv": ("weight", "lin.weight"),
     "rgcn_conv.RGCNConv": ("weight", "root"),
     "le_conv.LEConv": ("lin1.weight", "lin2.weight", "lin3.weight"),
 }.items():
