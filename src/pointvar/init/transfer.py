@@ -216,7 +216,7 @@ def compute_table(
     repeats: int = 4,
     seed: int = 0,
     provenance: Mapping[str, Any] | None = None,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[list[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> Table:
     """Measures z at each depth of a plain network of convolutions under direct initialisation.
 
@@ -232,22 +232,20 @@ def compute_table(
         repeats: independent networks to average over.
         seed: of the weights.
         provenance: more to be noted.
-        progress: is told what was measured.
+        progress: wraps the loop over the rows, to show how far it has come.
     """
     activation = nn.LeakyReLU(0.2) if activation is None else activation
-    z: dict[str, list[float]] = {}
+    rows: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
-    for method in methods:
-        for unit in (False, True):
-            rows = [
-                _plain(method, unit, batches, depth, channels, num_basis, activation, seed + i)
-                for i in range(repeats)
-            ]
-            row = f"{method} unit" if unit else method
-            values = torch.tensor([z for z, _ in rows], dtype=torch.float64).mean(0)
-            z[row] = [float(f"{v:.6g}") for v in values.tolist()]
-            sizes[row] = rows[0][1]
-            progress(row)
+    for method, unit in progress([(method, unit) for method in methods for unit in (False, True)]):
+        nets = [
+            _plain(method, unit, batches, depth, channels, num_basis, activation, seed + i)
+            for i in range(repeats)
+        ]
+        row = f"{method} unit" if unit else method
+        values = torch.tensor([z for z, _ in nets], dtype=torch.float64).mean(0)
+        rows[row] = [float(f"{v:.6g}") for v in values.tolist()]
+        sizes[row] = nets[0][1]
     noted = {
         "depth": depth,
         "channels": channels,
@@ -258,7 +256,7 @@ def compute_table(
         "date": date.today().isoformat(),
         **(provenance or {}),
     }
-    return Table(name, z, sizes, activation_moment(activation), max_neighbors, noted)
+    return Table(name, rows, sizes, activation_moment(activation), max_neighbors, noted)
 
 
 @torch.no_grad()

@@ -1,0 +1,1 @@
+"""The subcommands of ``pointvar``: each file has ``configure(parser)`` and ``run(arguments)``."""
