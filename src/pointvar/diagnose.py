@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pointvar.init.layers import Layer, Select, outermost, predicate
+from pointvar.init.batches import Forward, feed
+from pointvar.init.layers import Layer, Select, channels_last, outermost, predicate, refuse_lazy
 from pointvar.init.report import table
-from pointvar.init.walk import Forward, feed, restored
+from pointvar.init.walk import restored
 
 HEALTHY, VANISHING, EXPLODING = "healthy", "vanishing", "exploding"
 
@@ -174,6 +175,7 @@ def variance_report(
 
 def _watched(model: nn.Module, select: Select) -> dict[str, tuple[nn.Module, list[nn.Parameter]]]:
     """Modules and their weights by name; also what an initialisation leaves alone, such as frozen layers."""
+    refuse_lazy(model)
     chosen = predicate(select)
     known = [Layer(name, module, kind) for name, module, kind in outermost(model) if kind is not None]
     if known or select is not None:
@@ -203,11 +205,7 @@ def _gradients(result: Any, loss: Callable[[Any], Tensor] | None, inputs: list[T
 
 
 def _measure(name: str, module: nn.Module, output: Tensor) -> LayerVariance:
-    taps: Any = getattr(module, "kernel_size", None)  # an image convolution has its channels second
-    values = output.double()
-    if isinstance(taps, tuple):
-        values = values.movedim(-len(taps) - 1, -1)
-    rows = values.reshape(-1, values.shape[-1] if values.dim() else 1)
+    rows = channels_last(module, output.double())
     return LayerVariance(
         name=name,
         kind=getattr(module, "method", None) or type(module).__name__,
