@@ -15,6 +15,7 @@ EXPERIMENTS = {
     "fig-basis": "the bases, and the estimators where points are uneven",
     "fig-variance": "25 layers of all ten methods: standard, direct and transferred weights",
     "fig-depth": "100 layers: activations and gradients",
+    "fig-closed-form": "unit response without data: closed form against direct, and the coherence",
     "fig-unseen": "clouds that were not calibrated on: as published, and with unit response",
 }
 """Name -> what it shows."""
