@@ -1,0 +1,182 @@
+"""Your own data: a folder per class, or files with a label per point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pointvar.data.base import Errors, PointData, Task, require, sampled, tensor, usable
+from pointvar.data.cache import Cache, resolve_cache
+from pointvar.data.files import FORMATS, Array, Arrays, BadFileError, read_points
+from pointvar.data.sample import Sample
+
+CLASSES = (
+    "ROOT/CLASS/any name.{ply, off, obj, stl, xyz, txt, csv, npy, npz, h5, las, laz}, one object per file"
+)
+POINTS = (
+    "ROOT/any name.{ply, xyz, txt, csv, npy, npz, h5, las, laz}, one scene per file, with a label per point"
+)
+
+
+class Folder(PointData):
+    """Clouds or meshes from your own files.
+
+    Coordinates of scenes are moved by whole units so that the smallest lie in 0..1: those of maps do not
+    fit float32. Points keep the order of the file.
+
+    Args:
+        root: classification: a folder with one folder per class. Segmentation: a folder of scenes, or a file.
+        task: "classification" or "segmentation".
+        features: names of columns in order, such as ``["colors", "intensity"]``; none gives the constant 1.
+        classes: classification: names of the class folders (default: all, sorted). Segmentation: names for
+            the labels 0, 1, ..., or a mapping from label to name, where labels that it leaves out become -1
+            (default: what the files say, else each label found, sorted).
+        label: name of the column of labels (default: label, class, classification or the like).
+        columns: names of the columns of files that do not name them, as in `read_points`.
+        num_points: points sampled from a mesh, uniformly by area; clouds keep all their points.
+        errors: "raise" stops at a file that cannot be used, "skip" leaves such files out with a warning.
+        cache: True for the user's cache folder, a folder, or False to convert at each access.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        task: Task = "classification",
+        features: Sequence[str] = (),
+        classes: Sequence[str] | Mapping[int, str] | None = None,
+        label: str = "label",
+        columns: Sequence[str] | None = None,
+        num_points: int = 2048,
+        errors: Errors = "raise",
+        cache: Cache | Path | str | bool = True,
+    ) -> None:
+        if task not in ("classification", "segmentation"):
+            raise ValueError(f'task must be "classification" or "segmentation", got {task!r}')
+        if isinstance(features, str):
+            raise TypeError(f"features must be a list of names, got the string {features!r}")
+        self.root, self.task, self.features, self.label = Path(root), task, list(features), label
+        self.columns, self.num_points, self.cache = columns, num_points, resolve_cache(cache)
+        by_class = task == "classification"
+        require(self.root, "Folder", CLASSES if by_class else POINTS, "Give the folder of your own data.")
+        found = _by_class(self.root, classes) if by_class else _scenes(self.root)
+        self.files = usable(found, lambda item: self._arrays(item[0]), errors)
+        self._strict = not isinstance(classes, Mapping)
+        if by_class:
+            self.classes = _class_names(self.root, classes)
+        else:
+            self.classes, self._index = self._point_classes(classes)
+            self.files = usable(self.files, self._sample, errors)
+        self.num_features = self._arrays(self.files[0][0])["features"].shape[1]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def load(self, index: int) -> Sample:
+        return self._sample(self.files[index])
+
+    def _sample(self, item: tuple[Path, int]) -> Sample:
+        path, label = item
+        arrays = self._arrays(path)
+        name = path.relative_to(self.root).with_suffix("").as_posix() if path != self.root else path.stem
+        labels = label if self.task == "classification" else self._labels(arrays["label"], path)
+        return Sample(tensor(arrays["points"]), tensor(arrays["features"]), labels, name)
+
+    def _labels(self, raw: Array, path: Path) -> Tensor:
+        values, inverse = np.unique(raw, return_inverse=True)
+        unknown = [value for value in values.tolist() if value not in self._index and value != -1]
+        if unknown and self._strict:
+            raise BadFileError(
+                f"{path}: labels {unknown} are none of the {len(self.classes)} classes, nor -1"
+            )
+        return torch.tensor([self._index.get(value, -1) for value in values.tolist()])[inverse.reshape(-1)]
+
+    def _arrays(self, path: Path) -> Arrays:
+        if self.cache is None:
+            return self._convert(path)
+        parameters = {
+            "task": self.task,
+            "features": self.features,
+            "label": self.label,
+            "columns": None if self.columns is None else list(self.columns),
+            "num_points": self.num_points,
+        }
+        return self.cache.get(path, parameters, lambda: self._convert(path))
+
+    def _convert(self, path: Path) -> Arrays:
+        arrays = read_points(path, self.columns)
+        if self.task == "classification" and len(arrays.get("faces", ())):
+            arrays = sampled(arrays, self.num_points, path)
+        points = arrays["points"]
+        missing = [name for name in self.features if name not in arrays]
+        if missing:
+            raise BadFileError(f"{path}: no column {', '.join(missing)}; there are {', '.join(arrays)}")
+        columns = [
+            np.asarray(arrays[name], dtype=np.float32).reshape(len(points), -1) for name in self.features
+        ]
+        kept = {"features": np.concatenate(columns, 1) if columns else np.ones((len(points), 1), np.float32)}
+        if not np.isfinite(kept["features"]).all():
+            raise BadFileError(f"{path}: features hold NaN or infinity")
+        if self.task == "classification":
+            return kept | {"points": points.astype(np.float32)}
+        labels = arrays.get(self.label)
+        if labels is None or labels.size != len(points):
+            raise BadFileError(
+                f"{path}: no label per point named {self.label!r}; there are {', '.join(arrays)}"
+            )
+        if not (labels == np.round(labels)).all():
+            raise BadFileError(f"{path}: the labels in {self.label!r} are not whole numbers")
+        kept["points"] = (points - np.floor(points.min(0))).astype(np.float32)
+        kept["label"] = labels.reshape(-1).astype(np.int64)
+        return kept | (
+            {"classes": arrays["classes"]} if arrays.get("classes", labels).dtype.kind == "U" else {}
+        )
+
+    def _point_classes(
+        self, classes: Sequence[str] | Mapping[int, str] | None
+    ) -> tuple[list[str], dict[int, int]]:
+        """The names of the classes, and the class of each label in the files."""
+        if isinstance(classes, Mapping):
+            names = list(dict.fromkeys(classes.values()))  # several labels may share a class
+            return names, {int(label): names.index(name) for label, name in classes.items()}
+        if classes is None:
+            classes = self._arrays(self.files[0][0]).get("classes", np.array([])).tolist()
+        if names := [str(name) for name in classes]:
+            return names, {index: index for index in range(len(names))}
+        found: set[int] = set()
+        for path, _ in self.files:
+            found.update(np.unique(self._arrays(path)["label"]).tolist())
+        values = sorted(found - {-1})
+        return [str(value) for value in values], {value: index for index, value in enumerate(values)}
+
+
+def _class_names(root: Path, classes: Sequence[str] | Mapping[int, str] | None) -> list[str]:
+    found = sorted(path.name for path in root.iterdir() if path.is_dir())
+    if isinstance(classes, Mapping):
+        raise TypeError("the classes of a classification are a list of folder names, got a mapping")
+    unknown = [] if classes is None else sorted(set(found) - set(classes))
+    if unknown:
+        raise ValueError(f"{root} has folders that are none of the classes: {', '.join(unknown)}")
+    return found if classes is None else list(classes)
+
+
+def _by_class(root: Path, classes: Sequence[str] | Mapping[int, str] | None) -> list[tuple[Path, int]]:
+    names = _class_names(root, classes)
+    files = [(path, label) for label, name in enumerate(names) for path in _known(root / name)]
+    if not files:
+        raise FileNotFoundError(f"Folder: there is no file of a known format in {root}.\nExpected: {CLASSES}")
+    return files
+
+
+def _scenes(root: Path) -> list[tuple[Path, int]]:
+    files = [(path, -1) for path in ([root] if root.is_file() else _known(root))]
+    if not files:
+        raise FileNotFoundError(f"Folder: there is no file of a known format in {root}.\nExpected: {POINTS}")
+    return files
+
+
+def _known(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in FORMATS and path.is_file())
