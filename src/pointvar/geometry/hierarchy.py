@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from pointvar.cloud import PointCloud
-from pointvar.geometry.neighborhood import Neighborhood
+from pointvar.geometry.neighborhood import Neighborhood, check_pair
 from pointvar.geometry.sampling import farthest_points, poisson_disk
-from pointvar.geometry.search import ball_query, draw_seed, positive_int
+from pointvar.geometry.search import ball_query, draw_seed, knn, positive_int
 
 _INPUT = -1
+_QUERIES = -3  # not next to a level, so that no step from one ends here
 
 
 class Hierarchy:
@@ -34,9 +35,11 @@ class Hierarchy:
             per cloud (int) or the share of the level before it (float). Radii then only set the reach.
         bandwidth: of the density of a neighbourhood's support points, in units of their level's radius, for
             estimators that divide by it; ``None``: these take their own fraction of the receptive field.
+        queries: points where a network's output is wanted, of the same clouds; default: the input points.
 
     Attributes:
         input: the given cloud, level -1 where levels are named.
+        queries: the given queries, or the input.
         clouds: the cloud of each level.
         kept: for each level, the indices of its points in the level before (``clouds[i]`` is
             ``clouds[i - 1][kept[i]]``), for pooling that takes features at kept points.
@@ -52,6 +55,7 @@ class Hierarchy:
         *,
         farthest: Sequence[int | float] | None = None,
         bandwidth: float | None = None,
+        queries: PointCloud | None = None,
     ) -> None:
         if not isinstance(cloud, PointCloud):
             raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
@@ -73,6 +77,8 @@ class Hierarchy:
         self.reach, self.max_neighbors, self.bandwidth = float(reach), max_neighbors, bandwidth
         self._seed = draw_seed(generator)
         self.input = cloud
+        self.queries = cloud if queries is None else queries
+        check_pair(cloud, self.queries)
         self.clouds: list[PointCloud] = []
         self.kept: list[Tensor] = []
         for level, radius in enumerate(self.radii):
@@ -85,37 +91,46 @@ class Hierarchy:
             cloud = cloud[keep]
             self.kept.append(keep)
             self.clouds.append(cloud)
-        self._hoods: dict[tuple[int, int, float], Neighborhood] = {}
+        self._hoods: dict[tuple[int, int, float, int | None], Neighborhood] = {}
 
     def __len__(self) -> int:
         return len(self.clouds)
 
-    def within(self, level: int, reach: float | None = None) -> Neighborhood:
-        """The neighbourhood of level ``level`` in itself."""
-        return self._hood(level, level, reach)
+    def within(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
+        """The neighbourhood of level ``level`` in itself; with ``nearest``, the so many nearest points."""
+        return self._hood(level, level, reach, nearest)
 
-    def down(self, level: int, reach: float | None = None) -> Neighborhood:
+    def down(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """From level ``level`` to the next coarser one; ``down(-1)`` starts at the input points."""
-        return self._hood(level, level + 1, reach)
+        return self._hood(level, level + 1, reach, nearest)
 
-    def up(self, level: int, reach: float | None = None) -> Neighborhood:
+    def up(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """From level ``level`` to the next finer one; ``up(0)`` ends at the input points."""
-        return self._hood(level, level - 1, reach)
+        return self._hood(level, level - 1, reach, nearest)
 
-    def _hood(self, source: int, target: int, reach: float | None) -> Neighborhood:
+    def out(self, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
+        """From level 0 to the queries."""
+        return self._hood(0, _INPUT if self.queries is self.input else _QUERIES, reach, nearest)
+
+    def _hood(self, source: int, target: int, reach: float | None, nearest: int | None) -> Neighborhood:
         support, queries = self._cloud(source), self._cloud(target)
         reach = self.reach if reach is None else float(reach)
-        key = (source, target, reach)
+        key = (source, target, reach, nearest)
         if key not in self._hoods:
-            radius = reach * self.radii[max(min(source, target), 0)]
-            generator = self._generator(1, source, target)
-            hood = ball_query(support, queries, radius, self.max_neighbors, generator)
+            if nearest is None:
+                radius = reach * self.radii[max(min(source, target), 0)]
+                generator = self._generator(1, source, target)
+                hood = ball_query(support, queries, radius, self.max_neighbors, generator)
+            else:
+                hood = knn(support, queries, nearest)
             if self.bandwidth is not None:
                 hood.bandwidth = self.bandwidth * self.radii[max(source, 0)]
             self._hoods[key] = hood
         return self._hoods[key]
 
     def _cloud(self, level: int) -> PointCloud:
+        if level == _QUERIES:
+            return self.queries
         if not _INPUT <= level < len(self.clouds):
             raise ValueError(f"there is no level {level}: levels are 0 to {len(self) - 1}, -1 is the input")
         return self.input if level == _INPUT else self.clouds[level]
@@ -143,6 +158,7 @@ class Hierarchy:
         copy = Hierarchy.__new__(Hierarchy)
         copy.__dict__.update(self.__dict__)
         copy.input = move_cloud(self.input)
+        copy.queries = copy.input if self.queries is self.input else move_cloud(self.queries)
         copy.clouds = [move_cloud(cloud) for cloud in self.clouds]
         copy.kept = [move(keep) for keep in self.kept]
         copy._hoods = {

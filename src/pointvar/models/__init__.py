@@ -1,7 +1,19 @@
-"""Networks: a plain one of any depth, the paper's classifier."""
+"""Networks: the paper's classifier and U-Net, PointConv's own, and a plain one of any depth."""
 
 from pointvar.models.classifier import Classifier
 from pointvar.models.layers import Method
 from pointvar.models.plain import PlainNet
+from pointvar.models.pointconv import PointConvClassifier, PointConvNet
+from pointvar.models.presets import PRESETS, preset
+from pointvar.models.unet import SegmentationUNet
 
-__all__ = ["Classifier", "Method", "PlainNet"]
+__all__ = [
+    "PRESETS",
+    "Classifier",
+    "Method",
+    "PlainNet",
+    "PointConvClassifier",
+    "PointConvNet",
+    "SegmentationUNet",
+    "preset",
+]

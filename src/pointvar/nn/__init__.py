@@ -2,7 +2,7 @@
 
 from pointvar.nn.block import ConvolutionBlock, LinearBlock, NormActivation, linear
 from pointvar.nn.norm import BatchNorm, Bias, CloudGroupNorm, LayerNorm, NoNorm, make_norm
-from pointvar.nn.pool import at_kept, global_max, global_mean
+from pointvar.nn.pool import at_kept, global_max, global_mean, interpolate
 
 __all__ = [
     "BatchNorm",
@@ -16,6 +16,7 @@ __all__ = [
     "at_kept",
     "global_max",
     "global_mean",
+    "interpolate",
     "linear",
     "make_norm",
 ]

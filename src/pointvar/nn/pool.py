@@ -1,11 +1,12 @@
-"""Fewer rows of features: those at kept points, or one row for each cloud."""
+"""Features elsewhere: at kept points, at points between, or one row for each cloud."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from pointvar.cloud import PointCloud
-from pointvar.geometry import Hierarchy
+from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.ops.convolve import project
 
 
 def at_kept(features: Tensor, levels: Hierarchy, level: int) -> Tensor:
@@ -33,6 +34,27 @@ def global_max(features: Tensor, cloud: PointCloud) -> Tensor:
     rows = cloud.batch[:, None].expand_as(features)
     empty = features.new_zeros(cloud.num_clouds, features.shape[1])
     return empty.scatter_reduce(0, rows, features, "amax", include_self=False)
+
+
+def interpolate(features: Tensor, hood: Neighborhood) -> Tensor:
+    r"""Features at the queries, from their neighbours by inverse squared distance.
+
+    .. math:: \frac{\sum_y F[y] / d(x, y)^2}{\sum_y 1 / d(x, y)^2}, \qquad y \in N(x)
+
+    A neighbour at the query itself outweighs all others by far; a query without neighbours gets zeros.
+
+    Shapes (N support points, M queries):
+        - features: ``[N, C]``; result: ``[M, C]``
+    """
+    check_rows(features, hood.support)
+
+    def make() -> Tensor:
+        weights = hood.relative_positions().square().sum(1).clamp(min=1e-10).reciprocal()
+        total = weights.new_zeros(hood.queries.num_points).index_add(0, hood.rows, weights)
+        return (weights / total[hood.rows])[:, None]
+
+    weights = make() if hood.needs_gradient else hood.kept("interpolation", make)
+    return project(features, weights, hood.row_offsets, hood.indices)
 
 
 def cloud_sum(values: Tensor, cloud: PointCloud) -> Tensor:

@@ -1,0 +1,287 @@
+"""PointConv's own networks: farthest points, k nearest neighbours, linear layers between convolutions.
+
+Wu, Qi, Li 2019, "PointConv: Deep convolutional networks on 3D point clouds", https://arxiv.org/abs/1811.07246
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from pointvar.cloud import PointCloud
+from pointvar.convolution import PointConvolution
+from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.models.layers import Convolutions, Method, check_levels
+from pointvar.nn import NormActivation, global_mean, interpolate, linear
+from pointvar.nn.norm import Norm
+
+
+class PointConvNet(nn.Module):
+    r"""One prediction for each point, by PointConv's network for ScanNet.
+
+    Each level of the encoder has linear layers at the finer points, then a convolution to the coarser ones.
+    Each level of the decoder interpolates from the coarser to the finer points, has a convolution there, the
+    encoder's features concatenated, then linear layers. Norm and ReLU follow
+    each layer but the last.
+
+    Args:
+        in_channels: of the input features.
+        num_classes: outputs.
+        method: see ``pointvar.models.Method``.
+        counts: points of each level, an integer, or a share of the level before.
+        encoder: channels of each level: of its linear layers and, last, of its convolution.
+        decoder: the same from the coarsest step on: first the convolution, then the linear layers.
+        head: hidden units of the last linear layers.
+        neighbors: k in the encoder.
+        decoder_neighbors: k in the decoder.
+        radii: nominal receptive field of each level, for methods that want to know it (PointConv).
+        norm: see ``pointvar.nn.make_norm``. The original has ``"batch"``.
+        head_dropout: before the last layer.
+        slope: of the leaky ReLU; 0 makes it a ReLU.
+        unit_response: of the convolutions.
+        bias: where there is no norm, a learned bias stands in its place.
+        dim: D.
+        num_basis: K; default: the method's own.
+        generator: where the weights come from; default: torch's global generator.
+
+    Shapes:
+        - features: ``[N, in_channels]``; result: ``[N, num_classes]``
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        method: Method = "PointConv",
+        counts: Sequence[int | float] = (1024, 256, 64, 36),
+        encoder: Sequence[Sequence[int]] = ((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 512)),
+        decoder: Sequence[Sequence[int]] = ((512, 512), (256, 256), (256, 128), (128, 128, 128)),
+        head: int = 128,
+        neighbors: int = 32,
+        decoder_neighbors: int = 16,
+        radii: Sequence[float] = (0.1, 0.2, 0.4, 0.8),
+        norm: Norm = "none",
+        head_dropout: float = 0.5,
+        slope: float = 0.0,
+        unit_response: bool = False,
+        *,
+        bias: bool = True,
+        dim: int = 3,
+        num_basis: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if not encoder or not len(counts) == len(encoder) == len(decoder) == len(radii):
+            raise ValueError(
+                "counts, encoder, decoder and radii need one entry per level, got "
+                f"{len(counts)}, {len(encoder)}, {len(decoder)} and {len(radii)}"
+            )
+        self.counts, self.radii = tuple(counts), tuple(radii)
+        self.neighbors, self.decoder_neighbors = neighbors, decoder_neighbors
+        if any(len(widths) < 2 for widths in decoder):
+            raise ValueError(f"a level of the decoder is a convolution and linear layers, got {decoder}")
+        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        build = _Builder(make, norm, slope, bias)
+        self.encoder = nn.ModuleList()
+        sizes = [in_channels]
+        for widths, radius in zip(encoder, radii, strict=True):
+            self.encoder.append(build.encode(sizes[-1], widths, radius))
+            sizes.append(widths[-1])
+        self.decoder = nn.ModuleList()
+        size = sizes.pop()
+        for widths, radius in zip(decoder, reversed(radii), strict=True):
+            self.decoder.append(build.decode(size, sizes.pop(), widths, radius))
+            size = widths[-1]
+        self.hidden = build.linear(size, head, head_dropout)
+        self.last = linear(head, num_classes, generator)
+
+    def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
+        """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too.
+
+        Nothing in them is random; the generator is there because other networks' levels need one.
+        """
+        levels = Hierarchy(cloud, self.radii, generator=generator, farthest=self.counts)
+        for level in range(len(levels)):
+            levels.down(level - 1, nearest=self.neighbors)
+            levels.up(level, nearest=3)
+            levels.within(level - 1, nearest=self.decoder_neighbors)
+        return levels
+
+    def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
+        check_levels(levels, len(self.radii))
+        skips = []
+        for level, encode in enumerate(self.encoder):
+            skips.append(features)
+            features = encode(features, levels.down(level - 1, nearest=self.neighbors))
+        for decode in self.decoder:
+            level = len(skips) - 1
+            features = interpolate(features, levels.up(level, nearest=3))
+            hood = levels.within(level - 1, nearest=self.decoder_neighbors)
+            features = decode(features, hood, skips.pop())
+        return self.last(self.hidden(features, levels.input))
+
+
+class PointConvClassifier(nn.Module):
+    r"""One prediction for each cloud, by PointConv's network for ModelNet40.
+
+    Each level has linear layers at the finer points, then a convolution to the coarser ones; the last
+    convolution sees all points from the centre of their cloud. Then a head of three linear layers. Norm and
+    ReLU follow each layer but the last.
+
+    Args:
+        counts: points of each level but the last, which is one point.
+        neighbors: k for each of these levels.
+        head: hidden units of the head.
+        head_dropout: before each layer of the head but the first.
+        head_norm: norm in the head, where each cloud is one row; default: ``norm``.
+
+    The others, and the shapes: as in ``PointConvNet`` and ``Classifier``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        method: Method = "PointConv",
+        counts: Sequence[int | float] = (512, 128),
+        encoder: Sequence[Sequence[int]] = ((64, 64, 128), (128, 128, 256), (256, 512, 1024)),
+        head: Sequence[int] = (512, 256),
+        neighbors: Sequence[int] = (32, 64),
+        radii: Sequence[float] = (0.2, 0.4, 1.0),
+        norm: Norm = "none",
+        head_norm: Norm | None = None,
+        head_dropout: float = 0.4,
+        slope: float = 0.0,
+        unit_response: bool = False,
+        *,
+        bias: bool = True,
+        dim: int = 3,
+        num_basis: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if not counts or not len(counts) + 1 == len(neighbors) + 1 == len(encoder) == len(radii):
+            raise ValueError(
+                "encoder and radii need one entry per level, counts and neighbors one less, got "
+                f"{len(encoder)}, {len(radii)}, {len(counts)} and {len(neighbors)}"
+            )
+        self.counts, self.radii, self.neighbors = tuple(counts), tuple(radii), tuple(neighbors)
+        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        build = _Builder(make, norm, slope, bias)
+        self.encoder = nn.ModuleList()
+        size = in_channels
+        for widths, radius in zip(encoder, radii, strict=True):
+            self.encoder.append(build.encode(size, widths, radius))
+            size = widths[-1]
+        build = _Builder(make, norm if head_norm is None else head_norm, slope, bias)
+        hidden = [build.linear(*pair, head_dropout) for pair in pairwise([size, *head])]
+        self.head = nn.Sequential(*hidden, linear([size, *head][-1], num_classes, generator))
+
+    def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
+        """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too.
+
+        Nothing in them is random; the generator is there because other networks' levels need one.
+        """
+        levels = Hierarchy(cloud, self.radii[:-1], generator=generator, farthest=self.counts)
+        for level, k in enumerate(self.neighbors):
+            levels.down(level - 1, nearest=k)
+        return levels
+
+    def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
+        check_levels(levels, len(self.neighbors))
+        for level, k in enumerate(self.neighbors):
+            features = self.encoder[level](features, levels.down(level - 1, nearest=k))
+        hood = from_centre(levels.clouds[-1])
+        features = self.encoder[-1](features, hood)
+        return self.head(global_mean(features, hood.queries))  # zeros where a cloud is empty
+
+
+def from_centre(cloud: PointCloud) -> Neighborhood:
+    """All points of each cloud, seen from their mean; an empty cloud has no centre."""
+
+    def make() -> Neighborhood:
+        lengths = (cloud.lengths > 0).long()
+        centres = PointCloud(global_mean(cloud.points, cloud)[lengths > 0], lengths)
+        targets = (lengths.cumsum(0) - 1)[cloud.batch]
+        sources = torch.arange(cloud.num_points, device=cloud.device)
+        return Neighborhood.from_edge_index(torch.stack([sources, targets]), cloud, centres)
+
+    return make() if cloud.points.requires_grad else cloud.kept("from centre", make)
+
+
+class _Builder:
+    """Makes the parts of both networks."""
+
+    def __init__(self, make: Convolutions, norm: Norm, slope: float, bias: bool) -> None:
+        self.make, self.norm, self.slope, self.bias = make, norm, slope, bias
+
+    def after(self, size: int, dropout: float = 0.0) -> NormActivation:
+        return NormActivation(size, self.norm, nn.LeakyReLU(self.slope), dropout, self.bias)
+
+    def linear(self, size: int, width: int, dropout: float = 0.0) -> _Linear:
+        return _Linear(linear(size, width, self.make.generator), self.after(width, dropout))
+
+    def convolution(self, size: int, width: int, radius: float) -> _Convolution:
+        return _Convolution(self.make(size, width, radius), self.after(width))
+
+    def encode(self, size: int, widths: Sequence[int], radius: float) -> _Encode:
+        linears = [self.linear(*pair) for pair in pairwise([size, *widths[:-1]])]
+        return _Encode(linears, self.convolution([size, *widths][-2], widths[-1], radius))
+
+    def decode(self, size: int, skip: int, widths: Sequence[int], radius: float) -> _Decode:
+        convolution = self.convolution(size, widths[0], radius)
+        sizes = [widths[0] + skip, *widths[1:]]
+        return _Decode(convolution, [self.linear(*pair) for pair in pairwise(sizes)])
+
+
+class _Linear(nn.Module):
+    """A linear layer, norm, activation."""
+
+    def __init__(self, linear: nn.Linear, after: NormActivation) -> None:
+        super().__init__()
+        self.linear, self.after = linear, after
+
+    def forward(self, features: Tensor, cloud: PointCloud | None = None) -> Tensor:
+        return self.after(self.linear(features), cloud)
+
+
+class _Convolution(nn.Module):
+    """A convolution, norm, activation."""
+
+    def __init__(self, convolution: PointConvolution, after: NormActivation) -> None:
+        super().__init__()
+        self.convolution, self.after = convolution, after
+
+    def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
+        return self.after(self.convolution(features, hood), hood.queries)
+
+
+class _Encode(nn.Module):
+    """Linear layers at the support, then a convolution to the queries."""
+
+    def __init__(self, linears: list[_Linear], convolution: _Convolution) -> None:
+        super().__init__()
+        self.linears, self.convolution = nn.ModuleList(linears), convolution
+
+    def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
+        for block in self.linears:
+            features = block(features, hood.support)
+        return self.convolution(features, hood)
+
+
+class _Decode(nn.Module):
+    """A convolution, other features beside its result, then linear layers."""
+
+    def __init__(self, convolution: _Convolution, linears: list[_Linear]) -> None:
+        super().__init__()
+        self.convolution, self.linears = convolution, nn.ModuleList(linears)
+
+    def forward(self, features: Tensor, hood: Neighborhood, skip: Tensor) -> Tensor:
+        features = self.convolution(features, hood)
+        features = torch.cat([features, skip.to(features.dtype)], 1)
+        for block in self.linears:
+            features = block(features, hood.queries)
+        return features

@@ -1,0 +1,193 @@
+"""The paper's U-Net for segmentation: 19 convolutions on four levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from pointvar.cloud import PointCloud
+from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.models.layers import Convolutions, Method, check_levels
+from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, linear
+from pointvar.nn.norm import Norm
+
+
+class SegmentationUNet(nn.Module):
+    r"""One prediction for each query point, from a context that may be larger than the queries' own place.
+
+    A convolution takes the input to level 0. Each level of the encoder starts from the features at its kept
+    points and has a linear layer and two convolutions. Each level of the decoder starts with a convolution
+    from the coarser level, has the encoder's features concatenated, then a linear layer and two convolutions.
+    A last convolution takes level 0 to the queries. With four levels these are 19 convolutions. Before each
+    layer but the first stand norm (or a learned bias), leaky ReLU and dropout.
+
+    The defaults are the paper's for ScanNet, without normalisation.
+
+    Args:
+        in_channels: of the input features.
+        num_classes: outputs.
+        method: see ``pointvar.models.Method``.
+        channels: of the levels.
+        radii: Poisson radius of each level.
+        reach: receptive field in units of the level's radius; between levels the finer one decides.
+        max_neighbors: random cap on the neighbours of a point; ``None``: no cap.
+        norm: see ``pointvar.nn.make_norm``.
+        dropout: before each layer but the first.
+        slope: of the leaky ReLU.
+        unit_response: of the convolutions.
+        bias: where there is no norm, a learned bias stands in its place.
+        first_reach: of the convolution from the input to level 0; default: ``reach``.
+        bandwidth: of the densities, in units of the radius of the level they are of.
+        checkpoint: keeps only what stands between the levels for the backward pass and computes the rest
+            again, for clouds that would not fit into memory otherwise.
+        dim: D.
+        num_basis: K; default: the method's own.
+        generator: where the weights come from; default: torch's global generator.
+
+    Shapes (N input points, M queries; by default the queries are the input points):
+        - features: ``[N, in_channels]``; result: ``[M, num_classes]``
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        method: Method = "MCConv",
+        channels: Sequence[int] = (64, 128, 256, 512),
+        radii: Sequence[float] = (0.03, 0.06, 0.12, 0.24),
+        reach: float = 3.0,
+        max_neighbors: int | None = 16,
+        norm: Norm = "none",
+        dropout: float = 0.2,
+        slope: float = 0.2,
+        unit_response: bool = False,
+        *,
+        bias: bool = True,
+        first_reach: float | None = None,
+        bandwidth: float | None = 0.5,
+        checkpoint: bool = False,
+        dim: int = 3,
+        num_basis: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if not channels or len(channels) != len(radii):
+            raise ValueError(f"channels and radii need one entry per level, got {channels} and {radii}")
+        self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
+        self.first_reach = reach if first_reach is None else first_reach
+        self.bandwidth, self.checkpoint = bandwidth, checkpoint
+        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+
+        def convolution(size: int, width: int, level: int, bias_after: bool = False) -> ConvolutionBlock:
+            return ConvolutionBlock(before(size), make(size, width, reach * radii[level], bias_after))
+
+        def before(size: int) -> NormActivation:
+            return NormActivation(size, norm, nn.LeakyReLU(slope), dropout, bias)
+
+        def stage(size: int, level: int) -> _Stage:
+            width = channels[level]
+            mix = LinearBlock(before(size), linear(size, width, generator))
+            return _Stage(mix, convolution(width, width, level), convolution(width, width, level))
+
+        self.entry = ConvolutionBlock(None, make(in_channels, channels[0], self.first_reach * radii[0]))
+        sizes = [channels[0], *channels[:-1]]
+        self.encoder = nn.ModuleList([stage(size, level) for level, size in enumerate(sizes)])
+        self.decoder = nn.ModuleList()
+        for level in reversed(range(len(channels) - 1)):
+            rise = convolution(channels[level + 1], channels[level], level)
+            self.decoder.append(_Rise(rise, stage(2 * channels[level], level)))
+        self.exit = convolution(channels[0], num_classes, 0, bias_after=True)
+
+    def hierarchy(
+        self,
+        cloud: PointCloud,
+        queries: PointCloud | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Hierarchy:
+        """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too.
+
+        Args:
+            cloud: the input points, the context.
+            queries: where predictions are wanted; default: at the input points.
+            generator: source of all randomness; default: torch's global generator.
+        """
+        levels = Hierarchy(
+            cloud,
+            self.radii,
+            self.reach,
+            self.max_neighbors,
+            generator,
+            bandwidth=self.bandwidth,
+            queries=queries,
+        )
+        levels.down(-1, self.first_reach)
+        for level in range(len(levels)):
+            levels.within(level)
+        for level in range(1, len(levels)):
+            levels.up(level)
+        levels.out()
+        return levels
+
+    def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
+        check_levels(levels, len(self.radii))
+        features = self.entry(features, levels.down(-1, self.first_reach))
+        skips: list[Tensor] = []
+        for level, stage in enumerate(self.encoder):
+            if level:
+                features = at_kept(features, levels, level)
+            features = self._run(stage, features, levels.within(level))
+            skips.append(features)
+        for rise in self.decoder:
+            level = len(skips) - 1
+            skips.pop()
+            features = self._run(rise, features, levels.up(level), skips[-1], levels.within(level - 1))
+        return self.exit(features, levels.out())
+
+    def _run(self, stage: nn.Module, *inputs: Tensor | Neighborhood) -> Tensor:
+        if not (self.checkpoint and torch.is_grad_enabled()):
+            return stage(*inputs)
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return nullcontext(), _statistics_stay(stage)
+
+        return recomputed(stage, *inputs, use_reentrant=False, context_fn=contexts)
+
+
+class _Stage(nn.Module):
+    """A linear layer and two convolutions within a level."""
+
+    def __init__(self, mix: LinearBlock, first: ConvolutionBlock, second: ConvolutionBlock) -> None:
+        super().__init__()
+        self.mix, self.first, self.second = mix, first, second
+
+    def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
+        return self.second(self.first(self.mix(features, hood.support), hood), hood)
+
+
+class _Rise(nn.Module):
+    """A convolution to a finer level, the encoder's features beside its result, and the stage there."""
+
+    def __init__(self, rise: ConvolutionBlock, stage: _Stage) -> None:
+        super().__init__()
+        self.rise, self.stage = rise, stage
+
+    def forward(self, features: Tensor, up: Neighborhood, skip: Tensor, within: Neighborhood) -> Tensor:
+        return self.stage(torch.cat([self.rise(features, up), skip.to(features.dtype)], 1), within)
+
+
+@contextmanager
+def _statistics_stay(module: nn.Module) -> Iterator[None]:
+    """Batch norms do not count a batch that they see again."""
+    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count
