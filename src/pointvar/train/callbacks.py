@@ -8,10 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
+import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from pointvar.init import InitReport
@@ -37,8 +39,10 @@ class Initialisation(lightning.Callback):
         if trainer.ckpt_path is None:
             loader: Any = trainer.train_dataloader
             device = module.device
-            batches = (module.transfer_batch_to_device(batch, device, 0) for batch in loader)
+            chosen = islice(iter(loader), self.config.init.batches)
+            batches = [module.transfer_batch_to_device(batch, device, 0) for batch in chosen]
             random = generator(self.config.seed, INIT)
+            torch.manual_seed(random.initial_seed())  # of dropout while measuring
             self.report = initialise(module.model, self.config.init, batches, random)
 
 

@@ -226,7 +226,7 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
     parser = _parser()
     try:
         base = parser.parse_object(merged)
-        chosen = parser.instantiate_classes(parser.parse_args(list(overrides), namespace=base))
+        chosen = parser.instantiate(parser.parse_args(list(overrides), namespace=base))
     except SystemExit:
         raise
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -31,7 +31,7 @@ RULES: dict[str, Callable[..., InitReport]] = {
 
 
 def initialise(
-    model: nn.Module, config: InitConfig, batches: Iterable[Prepared], generator: torch.Generator
+    model: nn.Module, config: InitConfig, batches: list[Prepared], generator: torch.Generator
 ) -> InitReport:
     """Draws the weights of the convolutions of a network as a configuration says.
 
@@ -41,10 +41,8 @@ def initialise(
     if config.method in RULES:
         return RULES[config.method](model, **options)
     if config.method in MEASURED:
-        return MEASURED[config.method](
-            model, list(islice(batches, config.batches)), config.target, forward=forward, **options
-        )
-    features = torch.cat([batch.features for batch in islice(batches, config.batches)])
+        return MEASURED[config.method](model, batches, config.target, forward=forward, **options)
+    features = torch.cat([batch.features for batch in batches])
     options["input_moment"] = float(features.double().square().mean())
     if config.method == "transfer":
         return init.transfer_init(model, config.table, config.target, **options)
