@@ -137,12 +137,13 @@ def test_unknown_and_missing_files(tmp_path: Path) -> None:
         read_points(tmp_path / "a.txt", columns=["x", "y", "z"])
 
 
-def test_polygons_of_a_ply_become_triangles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [True, False])
+def test_polygons_of_a_ply_become_triangles(text: bool, tmp_path: Path) -> None:
     vertex = np.array([(0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0)], dtype=[(n, "f4") for n in "xyz"])
     face = np.empty(1, dtype=[("vertex_indices", "i4", (4,))])
     face["vertex_indices"] = [[0, 1, 2, 3]]
     elements = [PlyElement.describe(vertex, "vertex"), PlyElement.describe(face, "face")]
-    PlyData(elements).write(str(tmp_path / "a.ply"))
+    PlyData(elements, text=text).write(str(tmp_path / "a.ply"))
     assert read_points(tmp_path / "a.ply")["faces"].tolist() == [[0, 1, 2], [0, 2, 3]]
 
 
@@ -156,6 +157,8 @@ def test_predictions_are_written(tmp_path: Path) -> None:
     assert np.allclose(found["colors"] * 255, data["colors"])
     assert np.array_equal(found["label"], data["label"])
     assert np.array_equal(found["confidence"], confidence)
+    write_ply(path, np.zeros((1, 3)))  # over the file that was read
+    assert np.array_equal(found["points"], data["points"])
     with pytest.raises(ValueError, match=r"'label' must have shape \[40\], got \[3\]"):
         write_ply(path, data["points"], label=np.zeros(3))
     with pytest.raises(ValueError, match=r"\[N, 3\]"):

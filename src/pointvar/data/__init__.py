@@ -2,6 +2,7 @@
 
 from pointvar.data.base import PointData
 from pointvar.data.cache import Cache
+from pointvar.data.crops import Crop, CropSampler, SphereCrops, cover, crop_sphere
 from pointvar.data.files import BadFileError, read_points, write_ply
 from pointvar.data.folder import Folder
 from pointvar.data.modelnet import ModelNet
@@ -9,19 +10,52 @@ from pointvar.data.sample import Batch, Sample, collate
 from pointvar.data.scannet import ScanNet
 from pointvar.data.scanobjectnn import ScanObjectNN
 from pointvar.data.synthetic import Shapes
+from pointvar.data.transforms import (
+    Compose,
+    Jitter,
+    Mirror,
+    NormalizeBox,
+    NormalizeSphere,
+    PoissonDisk,
+    Rotate,
+    Scale,
+    Subset,
+    Transform,
+    Transformed,
+)
+from pointvar.data.weights import class_weights, count_labels, label_counts
 
 __all__ = [
     "BadFileError",
     "Batch",
     "Cache",
+    "Compose",
+    "Crop",
+    "CropSampler",
     "Folder",
+    "Jitter",
+    "Mirror",
     "ModelNet",
+    "NormalizeBox",
+    "NormalizeSphere",
     "PointData",
+    "PoissonDisk",
+    "Rotate",
     "Sample",
+    "Scale",
     "ScanNet",
     "ScanObjectNN",
     "Shapes",
+    "SphereCrops",
+    "Subset",
+    "Transform",
+    "Transformed",
+    "class_weights",
     "collate",
+    "count_labels",
+    "cover",
+    "crop_sphere",
+    "label_counts",
     "read_points",
     "write_ply",
 ]

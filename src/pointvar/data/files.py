@@ -105,12 +105,18 @@ def optional(module: str, extra: str) -> Any:
 
 
 def _read_ply(path: Path) -> Arrays:
-    content = optional("plyfile", "data").PlyData.read(str(path))
+    plyfile = optional("plyfile", "data")
+    try:  # lists that are known to hold three are read in one go
+        triangles = {"face": {"vertex_indices": 3, "vertex_index": 3}}
+        content = plyfile.PlyData.read(str(path), known_list_len=triangles)
+    except plyfile.PlyElementParseError:
+        content = plyfile.PlyData.read(str(path))
     vertex = content["vertex"]
-    arrays = {item.name: np.asarray(vertex[item.name]) for item in vertex.properties}
+    # Copies: the file is mapped into memory, and may be written again while these are in use.
+    arrays = {item.name: np.array(vertex[item.name]) for item in vertex.properties}
     if "face" in content and len(content["face"]):
         lists = content["face"].data[content["face"].properties[0].name]
-        arrays["faces"] = _triangles([np.asarray(face) for face in lists])
+        arrays["faces"] = np.array(lists, np.int64) if lists.ndim == 2 else _triangles(lists)
     return arrays
 
 

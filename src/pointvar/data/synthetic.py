@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import Dataset
 
+from pointvar.data.base import PointData, Task, check_split, tensor
 from pointvar.data.mesh import Floats, Mesh, sample_surface
 from pointvar.data.objects import OBJECTS, Random
 from pointvar.data.sample import Sample
@@ -17,7 +14,7 @@ from pointvar.data.sample import Sample
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 
 
-class Shapes(Dataset[Sample]):
+class Shapes(PointData):
     """Partial scans of parametric objects to classify: 25 classes, some of which differ in local shape only.
 
     Each object has random proportions and a random rotation about the up axis (z), and is seen from one side:
@@ -35,7 +32,7 @@ class Shapes(Dataset[Sample]):
         normals: True gives the unit normals as features, False the constant 1.
     """
 
-    task: Literal["classification", "segmentation"] = "classification"
+    task: Task = "classification"
 
     def __init__(
         self,
@@ -47,8 +44,7 @@ class Shapes(Dataset[Sample]):
         partial: bool = True,
         normals: bool = False,
     ) -> None:
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        check_split(split, list(SPLITS))
         if size < 0 or num_points < 1 or seed < 0 or noise < 0:
             raise ValueError(
                 "size, seed and noise must not be negative and num_points must be positive, "
@@ -62,10 +58,7 @@ class Shapes(Dataset[Sample]):
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: int) -> Sample:
-        if not -self.size <= index < self.size:
-            raise IndexError(f"index {index} is out of range for {self.size} samples")
-        index %= self.size
+    def load(self, index: int) -> Sample:
         random = np.random.default_rng([self.seed, SPLITS[self.split], index])
         label = index % len(self.classes)
         name = self.classes[label]
@@ -78,12 +71,8 @@ class Shapes(Dataset[Sample]):
         points = points + random.normal(size=points.shape) * self.noise
         points = points - points.mean(0)
         points /= np.linalg.norm(points, axis=1).max()
-        features = _tensor(normals) if self.normals else torch.ones(self.num_points, 1)
-        return Sample(_tensor(points), features, label, f"{name}_{self.split}_{index}")
-
-
-def _tensor(array: Floats) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        features = tensor(normals) if self.normals else torch.ones(self.num_points, 1)
+        return Sample(tensor(points), features, label, f"{name}_{self.split}_{index}")
 
 
 # From a mesh to a scan
