@@ -8,7 +8,7 @@ from oracles import brute_ball_query, poisson_disk_faults, rows_of
 from strategies import random_cloud
 from torch.utils.data import DataLoader
 
-from pointvar import Hierarchy, Neighborhood, PointCloud, farthest_points
+from pointvar import Hierarchy, Neighborhood, PointCloud, ball_query, farthest_points, knn
 
 RADII = [0.1, 0.2, 0.4]
 
@@ -122,6 +122,46 @@ class TestNeighborhoods:
     def test_levels_that_do_not_exist(self, name, level):
         with pytest.raises(ValueError, match="there is no level"):
             getattr(make(), name)(level)
+
+    def test_nearest_points(self):
+        levels = make()
+        for hood, expected in [
+            (levels.within(0, nearest=5), knn(levels.clouds[0], levels.clouds[0], 5)),
+            (levels.down(-1, nearest=4), knn(levels.input, levels.clouds[0], 4)),
+            (levels.up(1, nearest=3), knn(levels.clouds[1], levels.clouds[0], 3)),
+            (levels.out(nearest=2), knn(levels.clouds[0], levels.input, 2)),
+        ]:
+            assert same(hood, expected)
+        assert levels.within(0, nearest=5) is levels.within(0, nearest=5)
+        assert levels.within(0, nearest=5) is not levels.within(0)
+
+
+class TestQueries:
+    def test_are_the_input_unless_given(self):
+        levels = make()
+        assert levels.queries is levels.input
+        assert levels.out() is levels.up(0)
+
+    def test_see_level_0(self):
+        queries = random_cloud([7, 0, 5], seed=1)
+        levels = make(queries=queries)
+        hood = levels.out()
+        assert hood.support is levels.clouds[0]
+        assert hood.queries is queries
+        assert same(hood, ball_query(levels.clouds[0], queries, 3 * RADII[0]))
+        assert torch.equal(levels.kept[0], make().kept[0])
+
+    def test_travel(self):
+        levels = make(max_neighbors=3, queries=random_cloud([7, 0, 5], seed=1))
+        hood = levels.out()
+        for again in (pickle.loads(pickle.dumps(levels)), levels.to("cpu")):
+            assert same(again.out(), hood)
+            assert again.out().queries is again.queries
+            assert again.out().support is again.clouds[0]
+
+    def test_must_be_of_the_same_clouds(self):
+        with pytest.raises(ValueError, match="must agree in num_clouds, got 3 and 2"):
+            make(queries=random_cloud([7, 5]))
 
 
 class TestCopies:

@@ -109,8 +109,8 @@ def test_segmentation_is_what_the_docstring_says():
     x = step(pv.nn.interpolate(x, levels.up(1, nearest=3)), levels.within(0, nearest=5))
     x = step(torch.cat([x, middle], 1))
     x = step(pv.nn.interpolate(x, levels.up(0, nearest=3)), levels.within(-1, nearest=5))
-    x = step(torch.cat([x, features], 1))
-    expected = next(layers)(step(x))
+    x = step(step(torch.cat([x, features], 1)))
+    expected = next(layers)(x)
     torch.testing.assert_close(model(features, levels), expected)
     assert not list(layers)
 

@@ -280,8 +280,7 @@ class _Decode(nn.Module):
         self.convolution, self.linears = convolution, nn.ModuleList(linears)
 
     def forward(self, features: Tensor, hood: Neighborhood, skip: Tensor) -> Tensor:
-        features = self.convolution(features, hood)
-        features = torch.cat([features, skip.to(features.dtype)], 1)
+        features = torch.cat([self.convolution(features, hood), skip], 1)
         for block in self.linears:
             features = block(features, hood.queries)
         return features

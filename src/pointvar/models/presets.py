@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from pointvar.models.classifier import Classifier
 from pointvar.models.unet import SegmentationUNet
 
-PRESETS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
+PRESETS: dict[str, tuple[Callable[..., Classifier | SegmentationUNet], dict[str, Any]]] = {
     # Input: the feature 1.
     "scanobjectnn": (
         Classifier,
@@ -46,7 +44,7 @@ PRESETS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
 }
 
 
-def preset(name: str, **overrides: Any) -> nn.Module:
+def preset(name: str, **overrides: Any) -> Classifier | SegmentationUNet:
     """The paper's network for a data set: ``"scanobjectnn"``, ``"modelnet40"`` or ``"scannet"``.
 
     Args:

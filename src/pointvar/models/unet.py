@@ -176,7 +176,7 @@ class _Rise(nn.Module):
         self.rise, self.stage = rise, stage
 
     def forward(self, features: Tensor, up: Neighborhood, skip: Tensor, within: Neighborhood) -> Tensor:
-        return self.stage(torch.cat([self.rise(features, up), skip.to(features.dtype)], 1), within)
+        return self.stage(torch.cat([self.rise(features, up), skip], 1), within)
 
 
 @contextmanager

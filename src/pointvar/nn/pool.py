@@ -25,7 +25,8 @@ def at_kept(features: Tensor, levels: Hierarchy, level: int) -> Tensor:
 def global_mean(features: Tensor, cloud: PointCloud) -> Tensor:
     """The mean of the features of each cloud, ``[N, C]`` to ``[B, C]``; zeros for an empty cloud."""
     check_rows(features, cloud)
-    return cloud_sum(features, cloud) / cloud.lengths.clamp(min=1)[:, None].to(features.dtype)
+    wide = features.to(cloud.dtype)  # sums are never in low precision
+    return (cloud_sum(wide, cloud) / cloud.lengths.clamp(min=1)[:, None]).to(features.dtype)
 
 
 def global_max(features: Tensor, cloud: PointCloud) -> Tensor:
