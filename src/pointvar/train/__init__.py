@@ -22,6 +22,7 @@ from pointvar.train.metrics import Metrics
 from pointvar.train.module import ClassificationModule, SegmentationModule
 from pointvar.train.recipes import RECIPES
 from pointvar.train.sources import Data, load_data
+from pointvar.train.voting import class_probabilities, evaluate, predict_scene
 
 __all__ = [
     "RECIPES",
@@ -40,7 +41,10 @@ __all__ = [
     "Result",
     "SegmentationModule",
     "VarianceInit",
+    "class_probabilities",
+    "evaluate",
     "fit",
     "load_config",
     "load_data",
+    "predict_scene",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,26 +13,33 @@ from pointvar import models
 from pointvar.train.config import ModelConfig
 from pointvar.train.sources import Data
 
-NETWORKS = {"classifier": "Classifier", "unet": "SegmentationUNet"}
+NETWORKS: dict[str, tuple[type[nn.Module], str]] = {
+    "classifier": (models.Classifier, "classification"),
+    "unet": (models.SegmentationUNet, "segmentation"),
+    "pointconv": (models.PointConvNet, "segmentation"),
+    "pointconv-classifier": (models.PointConvClassifier, "classification"),
+}
 
 
 def build_model(config: ModelConfig, data: Data, generator: torch.Generator | None = None) -> nn.Module:
     """The network of a configuration for given data, with its weights drawn by the standard."""
-    network = getattr(models, NETWORKS[config.network])
-    options: dict[str, Any] = {
-        "method": config.method if config.basis is None else (config.basis, config.estimator),
-        "norm": config.norm,
-        "unit_response": config.unit_response,
-        "max_neighbors": config.max_neighbors,
-    }
-    names = ("num_basis", "channels", "head", "radii", "reach", "head_norm", "dropout", "head_dropout")
-    for name in (*names, "bias", "first_reach"):
+    network, task = NETWORKS[config.network]
+    if task != data.task:
+        raise ValueError(f"model.network={config.network} is for {task}, the data for {data.task}")
+    known = inspect.signature(network).parameters
+    options: dict[str, Any] = {}
+    for name in (f.name for f in fields(ModelConfig)):
         value = getattr(config, name)
-        if value is not None:
+        if name in ("network", "basis", "estimator", "recompute") or value is None:
+            continue
+        if name in known:
             options[name] = value
+        elif value != getattr(ModelConfig(), name):
+            raise ValueError(f"model.{name}={value} means nothing to the network {config.network}")
+    if "max_neighbors" in known:
+        options["max_neighbors"] = config.max_neighbors  # here null says something: no cap
     if config.recompute:
         options["checkpoint"] = True
-    try:
-        return network(data.num_features, len(data.classes), generator=generator, **options)
-    except TypeError as error:
-        raise ValueError(f"model.network={config.network}: {error}") from error
+    if config.basis is not None:
+        options["method"] = (config.basis, config.estimator)
+    return network(data.num_features, len(data.classes), generator=generator, **options)

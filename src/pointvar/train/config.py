@@ -31,19 +31,21 @@ class DataConfig:
     test_size: int | None = None
     """So many test samples."""
     num_points: int | None = None
-    """Points per cloud, drawn anew in each epoch; null: all of them."""
+    """Points per cloud (of rooms: per room), drawn anew in each epoch; null: all of them."""
     poisson: float | None = None
     """Thin each cloud to a Poisson disk sampling of this radius, before num_points."""
     normals: bool = False
     """Normals as features, where the data has them; else the constant 1."""
     box: bool = True
     """Of a classification: centre each cloud, the longest side of its bounding box from -1 to 1."""
+    up: Literal["x", "y", "z"] = "z"
+    """The axis that points upwards; y in ScanObjectNN."""
     rotate: bool = True
-    """Random rotation about the up axis (z) in training and in voting."""
+    """Random rotation about the up axis in training and in voting."""
     scale: float = 0.1
     """Random scale of each axis, between 1 - scale and 1 + scale."""
     mirror: bool = False
-    """Random mirroring of x and of y."""
+    """Random mirroring of the two level axes."""
     jitter: float = 0.0
     """Standard deviation of noise on the coordinates."""
     radius: float = 2.0
@@ -156,7 +158,7 @@ class Config:
     epochs: int = 30
     """Passes over the training data."""
     evaluate_every: int = 1
-    """Epochs from one evaluation on the test data to the next; the last epoch always has one."""
+    """Epochs from one evaluation on the test data to the next; there is always one at the end."""
     votes: int = 1
     """Augmented passes whose probabilities are summed in the final evaluation; 1: one pass, not augmented."""
     seed: int = 0

@@ -9,16 +9,19 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import pointvar
+from pointvar.data import CropSampler, SphereCrops, class_weights, count_labels
+from pointvar.data.crops import Place
 from pointvar.init.walk import restored
+from pointvar.models import save
 from pointvar.train.build import build_model
 from pointvar.train.callbacks import (
     LAST,
@@ -32,9 +35,24 @@ from pointvar.train.callbacks import (
 from pointvar.train.config import Config
 from pointvar.train.divergence import DivergedError
 from pointvar.train.initialise import forward
-from pointvar.train.loader import TEST, TRAIN, WEIGHTS, Loader, Preparation, Task, generator
+from pointvar.train.loader import (
+    ORDER,
+    TEST,
+    TRAIN,
+    WEIGHTS,
+    Fixed,
+    Loader,
+    Planned,
+    Preparation,
+    Shuffled,
+    generator,
+)
 from pointvar.train.module import ClassificationModule, SegmentationModule
-from pointvar.train.sources import Data, load_data
+from pointvar.train.sources import Data, load_data, transform_of
+from pointvar.train.voting import covering, evaluate
+
+KEPT_POINTS = 500_000
+"""Test sets of at most so many points keep their prepared batches from one evaluation to the next."""
 
 
 @dataclass
@@ -95,28 +113,54 @@ class _Run:
         self.config, self.data, self.verbose = config, data, verbose
         self.model = build_model(config.model, data, generator(config.seed, WEIGHTS))
         kind = ClassificationModule if data.task == "classification" else SegmentationModule
-        weights = class_weights(data) if config.optimizer.class_weights else None
+        weights = None
+        if config.optimizer.class_weights:
+            labels = (data.train[index].label for index in range(len(data.train)))
+            weights = class_weights(count_labels(labels, len(data.classes)))
         self.module = kind(self.model, data.classes, config.optimizer, weights)
-        self.train_loader = self._loader(data.train, TRAIN)
-        self.test_loader = self._loader(data.test, TEST)
+        self.train_loader, self.test_loader = self._loader(TRAIN), self._loader(TEST)
 
-    def _loader(self, samples: Any, stream: int) -> Loader:
-        config = self.config.data
-        train = stream == TRAIN
-        preparation = Preparation(samples, self.model, None, self.config.seed, stream)
+    def _loader(self, stream: int) -> Loader:
+        config, seed, train = self.config.data, self.config.seed, stream == TRAIN
+        samples: Any = self.data.train if train else self.data.test
+        order: Shuffled | Planned | Fixed
+        if self.data.task == "segmentation":
+            order = self._planned(samples) if train else Fixed(self._covering(samples))
+            keep = False
+            samples = SphereCrops(samples, config.radius, config.context)
+        else:
+            order = Shuffled(len(samples), seed) if train else Fixed(range(len(samples)))
+            keep = config.cache and not train and len(samples) * len(samples[0]) <= KEPT_POINTS
+        transform = transform_of(config, self.data.task, augment=train)
         return Loader(
-            preparation,
-            len(samples),
-            config.batch_size if train else max(config.batch_size, 8),
-            shuffle=train,
+            Preparation(samples, self.model, transform, seed, stream),
+            order,
+            config.batch_size if train or self.data.task == "segmentation" else max(config.batch_size, 8),
+            training=train,
             drop_last=config.drop_last and train,
-            workers=config.workers if train else 0,
+            workers=0 if keep else config.workers,
             pin=torch.cuda.is_available(),
-            keep=not train and config.cache,
+            keep=keep,
         )
 
+    def _planned(self, scenes: Any) -> Planned:
+        config = self.config.data
+        length = len(scenes) if config.crops is None else config.crops
+        return Planned(
+            lambda: CropSampler(scenes, config.radius, length, generator(self.config.seed, TRAIN, ORDER))
+        )
+
+    def _covering(self, scenes: Any) -> list[Place]:
+        """Places whose spheres cover the test scenes, the same in each evaluation."""
+        config, places = self.config.data, list[Place]()
+        for index in range(len(scenes)):
+            random = generator(self.config.seed, TEST, ORDER, index)
+            centres = covering(scenes[index], config.radius, random)
+            places += [Place(index, centre, len(places) + n) for n, centre in enumerate(centres)]
+        return places
+
     def train(self, resume: bool, callbacks: Sequence[lightning.Callback]) -> Result:
-        config = self.config
+        config, data = self.config, self.data
         folder = None if config.output is None else Path(config.output)
         last = folder / LAST if folder is not None and resume and (folder / LAST).exists() else None
         check_single_clouds(self.model, self.train_loader)
@@ -154,11 +198,13 @@ class _Run:
             result.interrupted = True
         result.history, result.seconds, result.steps = record.rows, record.seconds, trainer.global_step
         result.init = None if init.report is None else init.report.to_dict()
-        if record.rows:
-            last_row = record.rows[-1]
-            result.metrics = {
-                k: last_row[k] for k in ("accuracy", "mean_accuracy", "mean_iou") if k in last_row
-            }
+        if not result.interrupted and result.diverged is None and trainer.is_global_zero:
+            metrics = self.module.final if config.epochs % config.evaluate_every == 0 else None
+            if config.votes > 1 or data.task == "segmentation" or metrics is None:
+                metrics = evaluate(self.model, data, config.data, config.votes, config.seed)
+            result.metrics = asdict(metrics)
+        if folder is not None and not result.interrupted and trainer.is_global_zero:
+            write_summary(folder, config, data, result)
         return result
 
 
@@ -175,29 +221,17 @@ class _Ranks(lightning.Callback):
 
 def check_single_clouds(model: nn.Module, loader: Loader) -> None:
     """Raises before the first step if a batch of one cloud is to come that the network cannot train on."""
-    single = [task for task in loader.tasks(0) if len(task.indices) == 1]
+    single = [task for task in loader.tasks(0) if len(task.items) == 1]
     if not single:
         return
-    batch = loader.preparation[Task(0, single[0].number, single[0].indices)]
+    batch = loader.preparation[single[0]]
     try:
         with torch.no_grad(), restored(model, "train"):
             forward(model, batch)
     except ValueError as error:
-        rest = loader.size % loader.batch_size == 1 and loader.batch_size > 1
+        rest = len(loader.order) % loader.batch_size == 1 and loader.batch_size > 1
         advice = "; or leave out the smaller last batch: data.drop_last=true" if rest else ""
         raise ValueError(f"a batch of one cloud is to come: {error}{advice}") from error
-
-
-def class_weights(data: Data) -> Tensor:
-    """Weights against the frequency of classes: 1 / share, scaled to a mean of 1 over the labels."""
-    counts = torch.zeros(len(data.classes), dtype=torch.float64)
-    samples: Any = data.train
-    for index in range(len(samples)):
-        label = torch.as_tensor(samples[index].label).reshape(-1)
-        counts += torch.bincount(label[label >= 0], minlength=len(counts))
-    present = counts > 0
-    weights = torch.where(present, counts.sum() / counts.where(present, 1.0) / present.sum(), 0.0)
-    return weights.float()
 
 
 def write_run(folder: Path, config: Config, resume: bool) -> None:
@@ -217,6 +251,24 @@ def write_run(folder: Path, config: Config, resume: bool) -> None:
         "seed": config.seed,
     }
     write_atomically(folder / "versions.json", json.dumps(versions, indent=1) + "\n")
+
+
+def write_summary(folder: Path, config: Config, data: Data, result: Result) -> None:
+    """What came out, in the directory of the run: the network and a summary."""
+    assert result.model is not None
+    notes = {"classes": data.classes, "task": data.task, "data": asdict(config.data)}
+    save(result.model, folder / "model.safetensors", **notes)
+    summary = {
+        "metrics": result.metrics,
+        "diverged": result.diverged,
+        "epochs": len(result.history),
+        "steps": result.steps,
+        "seconds": round(result.seconds, 3),
+        "parameters": sum(p.numel() for p in result.model.parameters()),
+        "init": result.init,
+        "last_epoch": result.history[-1] if result.history else None,
+    }
+    write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from pointvar.cloud import PointCloud
-from pointvar.data import Sample, collate
+from pointvar.data import CropSampler, Sample, collate
+from pointvar.data.crops import Place
 from pointvar.geometry import Hierarchy
 
 TRAIN, TEST, INIT, WEIGHTS, DROPOUT, ORDER, SAMPLE, LEVELS = range(8)
@@ -43,8 +44,6 @@ class Prepared:
     labels: Tensor
     seed: int
     """Of whatever is random in the network, such as dropout."""
-    indices: tuple[int, ...] = ()
-    """Of the samples in their data set."""
 
     @property
     def num_clouds(self) -> int:
@@ -70,10 +69,12 @@ class Prepared:
 class Network(Protocol):
     """What the networks here have in common: they make the geometry that they need."""
 
-    def hierarchy(self, cloud: PointCloud, *, generator: torch.Generator | None = None) -> Hierarchy: ...
+    hierarchy: Callable[..., Hierarchy]
 
 
 Transform = Callable[[Sample, torch.Generator], Sample]
+Item = int | Place
+"""A sample of a data set, or a place in a scene."""
 
 
 @dataclass(frozen=True)
@@ -82,47 +83,106 @@ class Task:
 
     epoch: int
     number: int
-    indices: tuple[int, ...]
+    items: tuple[Item, ...]
 
 
 class Preparation(Dataset[Prepared]):
     """Turns a task into a batch: samples, their random changes, geometry. Runs in workers, too.
 
     What is random depends on ``seed``, the epoch and the index of the sample (its changes) or the number of
-    the batch (its geometry), not on the process or on what was made before.
+    the batch (its geometry), not on the process or on what was made before. Where labels are per point and
+    the network can do so, it is asked for predictions only where there are labels.
     """
 
     def __init__(
-        self, samples: Dataset[Sample], network: Network, transform: Transform | None, seed: int, stream: int
+        self, samples: Any, network: Network, transform: Transform | None, seed: int, stream: int
     ) -> None:
         self.samples, self.transform, self.seed, self.stream = samples, transform, seed, stream
         self.hierarchy = network.hierarchy
+        self.queries = takes_queries(network)
 
     def __getitem__(self, task: Task) -> Prepared:  # type: ignore[override]
         key = (self.seed, self.stream, task.epoch)
-        chosen = [self.samples[index] for index in task.indices]
+        chosen = [self.samples[item] for item in task.items]
         if self.transform is not None:
             chosen = [
-                self.transform(sample, generator(*key, SAMPLE, index))
-                for sample, index in zip(chosen, task.indices, strict=True)
+                self.transform(sample, generator(*key, SAMPLE, item if isinstance(item, int) else item.seed))
+                for sample, item in zip(chosen, task.items, strict=True)
             ]
         batch = collate(chosen)
-        levels = self.hierarchy(batch.cloud, generator=generator(*key, LEVELS, task.number))
-        seed = mix(*key, DROPOUT, task.number)
-        return Prepared(batch.features, levels, batch.labels, seed, task.indices)
+        labels, options = batch.labels, {}
+        if self.queries and isinstance(chosen[0].label, Tensor):
+            known = (labels >= 0).nonzero().squeeze(1)
+            labels, options = labels[known], {"queries": batch.cloud[known]}
+        levels = self.hierarchy(batch.cloud, generator=generator(*key, LEVELS, task.number), **options)
+        return Prepared(batch.features, levels, labels, mix(*key, DROPOUT, task.number))
+
+
+def takes_queries(network: Network) -> bool:
+    """Whether a network can predict at other points than those of its input."""
+    return "queries" in inspect.signature(network.hierarchy).parameters
+
+
+class Shuffled:
+    """All samples of a data set, in another order in each epoch."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __call__(self, epoch: int) -> list[Item]:
+        order: list[Item] = torch.randperm(self.size, generator=generator(self.seed, epoch, ORDER)).tolist()
+        return order
+
+
+class Planned:
+    """Places in scenes, planned epoch after epoch so that all are covered evenly.
+
+    A plan depends on those before it: for an epoch that is not the next, all before it are made again.
+    """
+
+    def __init__(self, make: Callable[[], CropSampler]) -> None:
+        self.make, self.sampler = make, make()
+        self.epoch, self.plan = -1, list[Item]()
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __call__(self, epoch: int) -> list[Item]:
+        if epoch < self.epoch:
+            self.sampler, self.epoch = self.make(), -1
+        while self.epoch < epoch:
+            self.plan, self.epoch = list(self.sampler), self.epoch + 1
+        return self.plan
+
+
+class Fixed:
+    """The same in every epoch."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = list(items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __call__(self, epoch: int) -> list[Item]:
+        return self.items
 
 
 class Loader:
-    """Batches of an epoch in random order, to be resumed at any batch.
+    """Batches of an epoch, to be resumed at any batch.
 
-    Batches are numbered over all processes together: of W ranks, rank r takes batches r, r + W, ..., so that W
-    processes do what one does that accumulates the gradients of W batches. If the batches do not divide among
-    the ranks, the first ones are used again at the end.
+    Batches are numbered over all processes together: of W ranks, rank r takes batches r, r + W, ..., so that
+    W processes do what one does that accumulates the gradients of W batches. If the batches do not divide
+    among the ranks, the first ones are used again at the end.
 
     Args:
         preparation: makes the batches.
+        order: what belongs to an epoch, in order: ``Shuffled``, ``Planned`` or ``Fixed``.
         batch_size: clouds per batch.
-        shuffle: a new order in each epoch.
+        training: every rank gets as many batches, and a batch is another one in each epoch.
         drop_last: leaves out a smaller last batch.
         workers: processes that prepare batches; 0: this one.
         pin: batches in page-locked memory.
@@ -132,31 +192,31 @@ class Loader:
     def __init__(
         self,
         preparation: Preparation,
-        size: int,
+        order: Shuffled | Planned | Fixed,
         batch_size: int,
-        shuffle: bool = True,
+        training: bool = True,
         drop_last: bool = False,
         workers: int = 0,
         pin: bool = False,
         keep: bool = False,
     ) -> None:
-        self.preparation, self.size, self.batch_size = preparation, size, batch_size
-        self.shuffle, self.drop_last, self.workers, self.pin = shuffle, drop_last, workers, pin
+        self.preparation, self.order, self.batch_size = preparation, order, batch_size
+        self.training, self.drop_last, self.workers, self.pin = training, drop_last, workers, pin
         self.epoch, self.rank, self.ranks = 0, 0, 1
         self._kept: list[Prepared] | None = [] if keep else None
         self._start = self._position = 0
         self._pool: Any = None
-        if shuffle:
+        if training:
             self.sampler = self  # where Lightning looks for set_epoch
 
     @property
     def total(self) -> int:
         """Batches of an epoch, of all ranks together."""
-        full, rest = divmod(self.size, self.batch_size)
+        full, rest = divmod(len(self.order), self.batch_size)
         return full if self.drop_last or not rest else full + 1
 
     def __len__(self) -> int:
-        if self.shuffle:
+        if self.training:
             return -(-self.total // self.ranks)
         return len(range(self.rank, self.total, self.ranks))
 
@@ -176,14 +236,10 @@ class Loader:
 
     def tasks(self, epoch: int) -> list[Task]:
         """The batches of an epoch for this rank."""
-        if self.shuffle:
-            key = generator(self.preparation.seed, self.preparation.stream, epoch, ORDER)
-            order = torch.randperm(self.size, generator=key).tolist()
-        else:
-            order = list(range(self.size))
+        order = self.order(epoch)
         size = self.batch_size
         every = [Task(epoch, i, tuple(order[i * size : (i + 1) * size])) for i in range(self.total)]
-        if self.shuffle:
+        if self.training:
             every += every[: -len(every) % self.ranks]
         return every[self.rank :: self.ranks]
 
@@ -191,7 +247,7 @@ class Loader:
         # Lightning sets the epoch only after it has asked for an iterator: look at it when the first batch is
         # wanted, not before.
         start, self._start = self._start, 0
-        tasks = self.tasks(self.epoch if self.shuffle else 0)[start:]
+        tasks = self.tasks(self.epoch if self.training else 0)[start:]
         self._position = start
         for batch in self._prepared(tasks):
             self._position += 1

@@ -34,6 +34,8 @@ class _Supervised(lightning.LightningModule):
         self.confusion = MulticlassConfusionMatrix(len(classes), ignore_index=-1, validate_args=False)
         self.register_buffer("class_weights", class_weights, persistent=False)
         self.metrics: Metrics | None = None
+        """Of the evaluation at the end of this epoch, if there was one."""
+        self.final: Metrics | None = None
         """Of the last evaluation."""
         self.totals = torch.zeros(3, dtype=torch.float64)
         """Of the present epoch: loss times labels, labels predicted, labels."""
@@ -67,15 +69,14 @@ class _Supervised(lightning.LightningModule):
             bad = flag > 0
         if bad:
             where = explain(self.model, batch)
-            raise DivergedError(
-                f"the loss is {float(loss):g} in epoch {self.current_epoch + 1}, step {self.global_step}: {where}"
-            )
+            when = f"epoch {self.current_epoch + 1}, step {self.global_step}"
+            raise DivergedError(f"the loss is {float(loss.detach()):g} in {when}: {where}")
 
     def validation_step(self, batch: Prepared, number: int) -> None:
         self.confusion.update(self(batch).argmax(1), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
-        self.metrics = Metrics.of(self.confusion.compute().cpu(), self.classes)
+        self.metrics = self.final = Metrics.of(self.confusion.compute().cpu(), self.classes)
         self.confusion.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ from typing import Any
 
 RECIPES: dict[str, dict[str, Any]] = {
     "scanobjectnn": {
-        "data": {"name": "scanobjectnn", "num_points": 1024, "batch_size": 16},
+        "data": {"name": "scanobjectnn", "num_points": 1024, "up": "y", "batch_size": 16},
         "model": {
             "network": "classifier",
             "channels": [128, 256, 512],
