@@ -65,12 +65,12 @@ def both_passes(call: Task, wanted: list[Tensor], gradient: Tensor) -> dict[str,
         with torch.no_grad():
             return call()
 
+    wanted = [tensor for tensor in wanted if tensor.requires_grad]
     return {PASSES[0]: forward, PASSES[1]: lambda: torch.autograd.grad(call(), wanted, gradient)}
 
 
 def ours(conv: pv.PointConvolution, hood: pv.Neighborhood, x: Tensor, gradient: Tensor) -> dict[str, Task]:
-    wanted = [x, *(p for p in conv.parameters() if p.requires_grad)]
-    return both_passes(lambda: conv(x, hood), wanted, gradient)
+    return both_passes(lambda: conv(x, hood), [x, *conv.parameters()], gradient)
 
 
 def plain(peer: Layer, weight: Tensor, x: Tensor, gradient: Tensor) -> dict[str, Task]:

@@ -1,8 +1,10 @@
 // The bases that are evaluated natively: K values per edge, vectorised over K, and their gradients.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "simd.hpp"
@@ -16,8 +18,7 @@ template <class T>
 class Basis {
    public:
     Kind kind;
-    int64_t size;    // K
-    int64_t stride;  // from one edge's values to the next
+    int64_t size;  // K
     int dim;
 
     // edges: [E, K] values (q included) or [E, dim] offsets; scale: q [E] or null; parameters as basis.py gives them:
@@ -25,9 +26,16 @@ class Basis {
     Basis(Kind kind, int64_t size, int dim, const T* edges, const T* scale, const T* parameters,
           const std::vector<double>& constants)
         : kind(kind), size(size), dim(dim), edges_(edges), scale_(scale), constants_(constants) {
-        stride = kind == Kind::values ? size : padded();
-        if (kind == Kind::values || kind == Kind::dot || kind == Kind::spherical) return;
-        const bool affine = kind == Kind::mlp;
+        if (kind == Kind::values || kind == Kind::spherical) return;
+        std::vector<T> identity;
+        if (kind == Kind::dot) {  // the map whose rows are the axes, and 1
+            identity.assign(size_t(size * (dim + 1)), T(0));
+            for (int axis = 0; axis < dim; ++axis) identity[size_t(axis * (dim + 1))] = 1;
+            identity.back() = 1;
+            parameters = identity.data();
+            constants_ = {1.0};
+        }
+        const bool affine = kind == Kind::mlp || kind == Kind::dot;
         for (int axis = 0; axis < 4; ++axis) {  // one row per axis, the bias last, padded
             rows_[axis].assign(size_t(padded()), axis < 3 && !affine ? kFar : T(0));
             for (int64_t i = 0; i < size; ++i) {
@@ -44,42 +52,31 @@ class Basis {
     T scale(int64_t edge) const { return scale_ ? scale_[edge] : T(1); }
     const T* given(int64_t edge) const { return edges_ + edge * size; }
 
-    // Values of one edge, padded with zeros where q b is meant; without q if `plain`.
-    void evaluate(int64_t edge, T* out, bool plain = false) const {
-        if (given()) {
-            std::copy(given(edge), given(edge) + size, out);
+    void fetch(int64_t begin, int64_t end) const {
+        const int64_t width = given() ? size : dim;
+        pointvar::fetch(edges_ + begin * width, edges_ + end * width);
+        if (scale_) pointvar::fetch(scale_ + begin, scale_ + end);
+    }
+
+    // Values [n, padded] of the edges at(0), ..., at(n - 1), padded with zeros; without q if `plain`.
+    template <class At>
+    void evaluate(int64_t n, const At& at, T* out, bool plain = false) const {
+        const int64_t P = padded();
+        if (!given() && !one_hot()) {
+            dispatch([&](auto known, auto width) {
+                evaluate_as<decltype(known)::value, decltype(width)::value>(n, at, out, plain ? nullptr : scale_);
+            });
             return;
         }
-        const T q = plain ? T(1) : scale(edge);
-        T at[3];
-        offset(edge, at);
-        if (kind == Kind::dot) {
-            for (int64_t i = 0; i < padded(); ++i) out[i] = i < dim ? at[i] * q : i == dim ? q : T(0);
-            return;
-        }
-        if (one_hot()) {
-            for (int64_t i = 0; i < padded(); ++i) out[i] = 0;
-            out[bin(edge)] = q;
-            return;
-        }
-        const T first = T(constants_[0]);
-        for (int64_t i = 0; i < padded(); i += kLanes<T>) {
-            Vector<T> value;
-            if (kind == Kind::mlp) {
-                value = affine(at, i);
-                value = value > T(0) ? value : value * first;
+        for (int64_t e = 0; e < n; ++e, out += P) {
+            const int64_t edge = at(e);
+            if (given()) {
+                std::copy(given(edge), given(edge) + size, out);
+                std::fill(out + size, out + P, T(0));
             } else {
-                const Vector<T> squared = squared_distance(at, i);
-                if (kind == Kind::linear) {
-                    value = T(1) - root(squared) * (T(1) / first);
-                    value = value > T(0) ? value : Vector<T>{};
-                } else {
-                    const Vector<T> exponent = squared * (T(-0.5) / (first * first));
-                    const auto inside = exponent > T(-80);
-                    value = inside ? exponential<T>(inside ? exponent : Vector<T>{}) : Vector<T>{};
-                }
+                std::fill(out, out + P, T(0));
+                out[bin(edge)] = plain ? T(1) : scale(edge);
             }
-            store(out + i, value * q);
         }
     }
 
@@ -104,48 +101,16 @@ class Basis {
     // How many numbers `backward` adds up for the parameters: the map and the bias, padded, axis by axis.
     int64_t parameter_sums() const { return kind == Kind::mlp ? (dim + 1) * padded() : 0; }
 
-    // grad: of b at one edge, padded with zeros. Adds to `sums`, writes the gradient of the offset.
-    void backward(int64_t edge, const T* grad, T* sums, T* grad_offset) const {
-        T at[3];
-        offset(edge, at);
-        if (kind == Kind::dot) {
-            for (int axis = 0; axis < dim; ++axis) grad_offset[axis] = grad[axis];
+    // grad: [n, padded], of b at the edges first, ..., first + n - 1, padded with zeros. Adds to `sums` and writes the
+    // gradients of the offsets, where these are not null.
+    void backward(int64_t first, int64_t n, const T* grad, T* sums, T* grad_offsets) const {
+        if (one_hot()) {
+            if (grad_offsets) std::fill(grad_offsets + first * dim, grad_offsets + (first + n) * dim, T(0));
             return;
         }
-        Vector<T> slope[3] = {};
-        if (!one_hot()) {
-            const T first = T(constants_[0]);
-            for (int64_t i = 0; i < padded(); i += kLanes<T>) {
-                Vector<T> g = load(grad + i);
-                if (kind == Kind::mlp) {
-                    g = affine(at, i) > T(0) ? g : g * first;
-                    for (int axis = 0; axis < dim; ++axis) {
-                        slope[axis] += g * row(axis, i);
-                        store(sums + axis * padded() + i, load(sums + axis * padded() + i) + g * at[axis]);
-                    }
-                    store(sums + dim * padded() + i, load(sums + dim * padded() + i) + g);
-                } else {
-                    const Vector<T> squared = squared_distance(at, i);
-                    Vector<T> pull;  // db/dtau = pull (tau - p)
-                    if (kind == Kind::linear) {
-                        const Vector<T> distance = root(squared);
-                        const auto inside = distance < first;
-                        const Vector<T> safe = distance > T(0) ? distance : spread(T(1));
-                        pull = inside ? T(-1) / (safe * first) : Vector<T>{};
-                    } else {
-                        const Vector<T> exponent = squared * (T(-0.5) / (first * first));
-                        const auto inside = exponent > T(-80);
-                        pull = inside ? exponential<T>(inside ? exponent : Vector<T>{}) * (T(-1) / (first * first))
-                                      : Vector<T>{};
-                    }
-                    for (int axis = 0; axis < dim; ++axis) {
-                        const Vector<T> d = at[axis] - row(axis, i);
-                        slope[axis] += pull == T(0) ? Vector<T>{} : g * pull * d;  // padding is infinitely far
-                    }
-                }
-            }
-        }
-        for (int axis = 0; axis < dim; ++axis) grad_offset[axis] = sum<T>(slope[axis]);
+        dispatch([&](auto known, auto width) {
+            backward_as<decltype(known)::value, decltype(width)::value>(first, n, grad, sums, grad_offsets);
+        });
     }
 
    private:
@@ -154,19 +119,109 @@ class Basis {
     void offset(int64_t edge, T* at) const {
         for (int axis = 0; axis < 3; ++axis) at[axis] = axis < dim ? edges_[edge * dim + axis] : T(0);
     }
-    Vector<T> row(int axis, int64_t i) const { return load(rows_[axis].data() + i); }
-    Vector<T> affine(const T* at, int64_t i) const {
-        Vector<T> value = row(3, i);
-        for (int axis = 0; axis < dim; ++axis) value += row(axis, i) * at[axis];
-        return value;
+    // Calls body with the kind and the number of dimensions as constants; `dot` is a map like that of `mlp`.
+    template <class Body>
+    void dispatch(const Body& body) const {
+        const auto with = [&](auto known) {
+            if (dim == 1) body(known, std::integral_constant<int, 1>());
+            if (dim == 2) body(known, std::integral_constant<int, 2>());
+            if (dim == 3) body(known, std::integral_constant<int, 3>());
+        };
+        if (kind == Kind::linear)
+            with(std::integral_constant<Kind, Kind::linear>());
+        else if (kind == Kind::gaussian)
+            with(std::integral_constant<Kind, Kind::gaussian>());
+        else
+            with(std::integral_constant<Kind, Kind::mlp>());
     }
-    Vector<T> squared_distance(const T* at, int64_t i) const {
-        Vector<T> squared{};
-        for (int axis = 0; axis < dim; ++axis) {
-            const Vector<T> d = at[axis] - row(axis, i);
-            squared += d * d;
+
+    // L of the functions: their kernel points or their map, kept in registers for all edges of a row.
+    template <Kind known, int D>
+    struct Functions {
+        Vector<T> row[D], bias;
+        T constant;
+
+        Functions(const Basis& basis, int64_t i) : bias(load(basis.rows_[3].data() + i)), constant(T(basis.constants_[0])) {
+            for (int axis = 0; axis < D; ++axis) row[axis] = load(basis.rows_[axis].data() + i);
         }
-        return squared;
+        Vector<T> affine(const T* at) const {
+            Vector<T> value = bias;
+            for (int axis = 0; axis < D; ++axis) value += row[axis] * at[axis];
+            return value;
+        }
+        Vector<T> squared_distance(const T* at) const {
+            Vector<T> squared{};
+            for (int axis = 0; axis < D; ++axis) {
+                const Vector<T> d = at[axis] - row[axis];
+                squared += d * d;
+            }
+            return squared;
+        }
+        Vector<T> bell(const T* at) const {
+            const Vector<T> exponent = squared_distance(at) * (T(-0.5) / (constant * constant));
+            const auto inside = exponent > T(-80);
+            return inside ? exponential<T>(inside ? exponent : Vector<T>{}) : Vector<T>{};
+        }
+        Vector<T> value(const T* at) const {
+            if constexpr (known == Kind::gaussian) return bell(at);
+            if constexpr (known == Kind::mlp) {
+                const Vector<T> value = affine(at);
+                return value > T(0) ? value : value * constant;
+            } else {
+                const Vector<T> value = T(1) - root(squared_distance(at)) * (T(1) / constant);
+                return value > T(0) ? value : Vector<T>{};
+            }
+        }
+        // db/dtau = pull (tau - p)
+        Vector<T> pull(const T* at) const {
+            if constexpr (known == Kind::gaussian) return bell(at) * (T(-1) / (constant * constant));
+            const Vector<T> distance = root(squared_distance(at));
+            const Vector<T> safe = distance > T(0) ? distance : spread(T(1));
+            return distance < constant ? T(-1) / (safe * constant) : Vector<T>{};
+        }
+    };
+
+    template <Kind known, int D, class At>
+    void evaluate_as(int64_t n, const At& at, T* out, const T* scale) const {
+        const int64_t P = padded();
+        const T* edges = edges_;
+        for (int64_t i = 0; i < P; i += kLanes<T>) {
+            const Functions<known, D> functions(*this, i);
+            for (int64_t e = 0; e < n; ++e) {
+                const int64_t edge = at(e);
+                store(out + e * P + i, functions.value(edges + edge * D) * (scale ? scale[edge] : T(1)));
+            }
+        }
+    }
+
+    template <Kind known, int D>
+    void backward_as(int64_t first, int64_t n, const T* grad, T* sums, T* grad_offsets) const {
+        const int64_t P = padded();
+        const T* edges = edges_ + first * D;
+        for (int64_t i = 0; i < P; i += kLanes<T>) {
+            const Functions<known, D> functions(*this, i);
+            Vector<T> total[D + 1] = {};
+            for (int64_t e = 0; e < n; ++e) {
+                const T* at = edges + e * D;
+                Vector<T> g = load(grad + e * P + i), slope[D];
+                if constexpr (known == Kind::mlp) {
+                    g = functions.affine(at) > T(0) ? g : g * functions.constant;
+                    for (int axis = 0; axis < D; ++axis) total[axis] += g * at[axis];
+                    total[D] += g;
+                    for (int axis = 0; axis < D; ++axis) slope[axis] = g * functions.row[axis];
+                } else {
+                    const Vector<T> pull = functions.pull(at);
+                    for (int axis = 0; axis < D; ++axis)  // padding is infinitely far
+                        slope[axis] = pull == T(0) ? Vector<T>{} : g * pull * (at[axis] - functions.row[axis]);
+                }
+                if (!grad_offsets) continue;
+                T* to = grad_offsets + (first + e) * D;
+                for (int axis = 0; axis < D; ++axis) to[axis] = (i ? to[axis] : T(0)) + sum<T>(slope[axis]);
+            }
+            if (known == Kind::mlp && sums)
+                for (int axis = 0; axis <= D; ++axis)
+                    store(sums + axis * P + i, load(sums + axis * P + i) + total[axis]);
+        }
     }
     static Vector<T> root(Vector<T> v) {
 #if defined(__AVX512F__)

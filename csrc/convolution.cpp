@@ -16,10 +16,22 @@ template <class T>
 using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Maybe = std::optional<Array<T>>;
+using Order = std::optional<Integers>;
 
-template <class T>
-T* pointer(const Maybe<T>& array) {
+template <class Given>
+auto pointer(const std::optional<Given>& array) {
     return array ? array->data() : nullptr;
+}
+
+bool within(const Integers& numbers, int64_t end) {
+    const int64_t *number = numbers.data(), count = int64_t(numbers.shape(0));
+    int64_t signs = 0;
+    for (int64_t i = 0; i < count; ++i) signs |= number[i] | (end - 1 - number[i]);
+    return signs >= 0;
+}
+
+void check_order(const Order& order, int64_t rows) {
+    if (order) require(int64_t(order->shape(0)) == rows && within(*order, rows), "an order must name every row");
 }
 
 Kind kind_of(const std::string& name) {
@@ -35,16 +47,14 @@ Kind kind_of(const std::string& name) {
 template <class T>
 class Plan {
    public:
-    Plan(Integers row_offsets, Integers indices, int64_t support, std::string kind, int64_t size, Matrix<T> edges,
-         std::optional<Values<T>> scale, Values<T> parameters, std::vector<double> constants)
-        : row_offsets_(row_offsets), indices_(indices), edges_(edges), scale_(scale), parameters_(parameters),
-          support_(support), count_(int64_t(indices.shape(0))), rows_(int64_t(row_offsets.shape(0)) - 1),
-          basis_(make(kind_of(kind), size, constants)) {
+    Plan(Integers row_offsets, Integers indices, Order order, int64_t support, std::string kind, int64_t size,
+         Matrix<T> edges, std::optional<Values<T>> scale, Values<T> parameters, std::vector<double> constants)
+        : row_offsets_(row_offsets), indices_(indices), order_(order), edges_(edges), scale_(scale),
+          parameters_(parameters), support_(support), count_(int64_t(indices.shape(0))),
+          rows_(int64_t(row_offsets.shape(0)) - 1), basis_(make(kind_of(kind), size, constants)) {
         check_offsets(row_offsets_, count_);
-        const int64_t* index = indices_.data();
-        int64_t least = 0, most = -1;
-        for (int64_t e = 0; e < count_; ++e) least = std::min(least, index[e]), most = std::max(most, index[e]);
-        require(least >= 0 && most < support_, "indices must name support points");
+        require(within(indices_, support_), "indices must name support points");
+        check_order(order_, rows_);
     }
 
     void project(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Maybe<T> response) const {
@@ -53,19 +63,19 @@ class Plan {
         require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
         require(!response || int64_t(response->size()) == rows_ * basis_.size, "response must be [M, K]");
         nb::gil_scoped_release release;
-        pointvar::project(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr}, first, count, features.data(),
+        pointvar::project(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}, first, count, features.data(),
                           channels, phi.data(), pointer(response));
     }
 
     // The same over the columns: features live at the queries, rows are the support points.
     void project_back(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Integers offsets, Integers rows,
-                      Integers edges) const {
-        check_columns(offsets, rows, edges);
+                      Integers edges, Order order) const {
+        check_columns(offsets, rows, edges, order);
         require(first >= 0 && count >= 0 && first + count <= support_, "rows out of range");
         const int64_t channels = check_features(features, rows_);
         require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
         nb::gil_scoped_release release;
-        pointvar::project(basis_, Edges{offsets.data(), rows.data(), edges.data()}, first, count, features.data(), channels,
+        pointvar::project(basis_, Edges{offsets.data(), rows.data(), edges.data(), pointer(order)}, first, count, features.data(), channels,
                           phi.data(), static_cast<T*>(nullptr));
     }
 
@@ -81,7 +91,7 @@ class Plan {
         require(!grad_response || int64_t(grad_response->size()) == rows_ * basis_.size, "grad_response must be [M, K]");
         require(!basis_.given() || grad_edges || !(grad_scale || grad_sums), "values have neither scale nor parameters");
         nb::gil_scoped_release release;
-        pointvar::unproject(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr}, first, count, features.data(),
+        pointvar::unproject(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}, first, count, features.data(),
                             channels, grad_phi.data(),
                             Gradients<T>{pointer(grad_features), pointer(grad_edges), pointer(grad_scale), pointer(grad_sums),
                                          pointer(grad_response)});
@@ -137,18 +147,18 @@ class Plan {
         return int64_t(features.shape(1));
     }
     // The columns come from `transpose` of the same edges; their values are looked at once.
-    void check_columns(const Integers& offsets, const Integers& rows, const Integers& edges) const {
+    void check_columns(const Integers& offsets, const Integers& rows, const Integers& edges, const Order& order) const {
         if (columns_ == edges.data()) return;
         require(int64_t(offsets.shape(0)) == support_ + 1, "columns need one row per support point");
         require(int64_t(rows.shape(0)) == count_ && int64_t(edges.shape(0)) == count_, "columns need all edges");
         check_offsets(offsets, count_);
-        for (int64_t e = 0; e < count_; ++e)
-            require(rows.data()[e] >= 0 && rows.data()[e] < rows_ && edges.data()[e] >= 0 && edges.data()[e] < count_,
-                    "columns out of range");
+        require(within(rows, rows_) && within(edges, count_), "columns out of range");
+        check_order(order, support_);
         columns_ = edges.data();
     }
 
     Integers row_offsets_, indices_;
+    Order order_;
     Matrix<T> edges_;
     std::optional<Values<T>> scale_;
     Values<T> parameters_;
@@ -160,14 +170,14 @@ class Plan {
 template <class T>
 void bind(nb::module_& m, const char* name) {
     nb::class_<Plan<T>>(m, name)
-        .def(nb::init<Integers, Integers, int64_t, std::string, int64_t, Matrix<T>, std::optional<Values<T>>, Values<T>,
+        .def(nb::init<Integers, Integers, Order, int64_t, std::string, int64_t, Matrix<T>, std::optional<Values<T>>, Values<T>,
                       std::vector<double>>(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg(), nb::arg().noconvert(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
         .def("project", &Plan<T>::project, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
              nb::arg().noconvert())
         .def("project_back", &Plan<T>::project_back, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
         .def("unproject", &Plan<T>::unproject, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
              nb::arg().noconvert())

@@ -46,12 +46,26 @@ Buffer<T> kernel_density(const Batch<T>& batch, const T* bandwidth) {
     const Sorted<T>& p = gaussian.points;
     Buffer<T> density(batch.n);
     parallel_for(batch.n, 1 << 10, [&](int64_t begin, int64_t end) {
-        for_queries(gaussian.cells, p, p, begin, end, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+        const auto add_up = [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+            // Most candidates are outside the cut: the others are brought together first.
+            constexpr int64_t most = 256;
+            T squares[most + 2 * kSlack];
+            const T limit = gaussian.limit[cloud];
             Vector<T> total{};
-            for (int64_t j = 0; j < near.size; j += kLanes<T>)
-                total += gaussian.value(squared_distance(near, j, p.x[i], p.y[i], p.z[i]), cloud);
+            for (int64_t first = 0; first < near.size; first += most) {
+                int64_t found = 0;
+                for (int64_t j = first; j < std::min(first + most, near.size); j += kLanes<T>) {
+                    const Vector<T> squared = squared_distance(near, j, p.x[i], p.y[i], p.z[i]);
+                    const unsigned inside = lane_bits<T>(squared < limit);
+                    store_chosen(squares + found, squared, inside);
+                    found += __builtin_popcount(inside);
+                }
+                store(squares + found, spread(limit));
+                for (int64_t j = 0; j < found; j += kLanes<T>) total += gaussian.value(load(squares + j), cloud);
+            }
             density[p.index[i]] = gaussian.scale[cloud] * sum<T>(total);
-        });
+        };
+        for_queries(gaussian.cells, p, p, begin, end, kNoCrowd, add_up);
     });
     return density;
 }
@@ -66,7 +80,7 @@ Buffer<T> kernel_density_backward(const T* grad, const Batch<T>& batch, const T*
         Buffer<T> weights;  // g_k of the candidates, gathered once per cell
         const int32_t* seen = nullptr;
         int64_t key = -1;
-        for_queries(gaussian.cells, p, p, begin, end, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+        const auto add_up = [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
             if (p.key[i] != key || seen != near.id) {
                 if (weights.size() < near.size) weights = Buffer<T>(2 * near.size);
                 for (int64_t j = 0; j < near.size; ++j) weights[j] = grad[near.id[j]];
@@ -86,7 +100,8 @@ Buffer<T> kernel_density_backward(const T* grad, const Batch<T>& batch, const T*
             const T factor = -2 * gaussian.decay[cloud] * gaussian.scale[cloud];
             for (int axis = 0; axis < batch.dim; ++axis)
                 result[p.index[i] * batch.dim + axis] = factor * sum<T>(slope[axis]);
-        });
+        };
+        for_queries(gaussian.cells, p, p, begin, end, kNoCrowd, add_up);
     });
     return result;
 }

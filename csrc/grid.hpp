@@ -192,9 +192,18 @@ struct Sorted {
     Buffer<int64_t> key;
     Buffer<int32_t> index;  // in the batch
     Buffer<T> x, y, z;      // all four may be read by whole vectors, beyond the last point
+    int64_t cells = 0;
+    Buffer<int64_t> occupied;  // keys of the cells that hold points, and larger ones behind the last
+    Buffer<int32_t> first;     // point of each of them; then n
 
     Sorted(const Cells<T>& cells, const Batch<T>& batch)
         : n(batch.n), key(n), index(n + kSlack), x(n + kSlack), y(n + kSlack), z(n + kSlack) {
+        sort(cells, batch);
+        find_cells();
+    }
+
+   private:
+    void sort(const Cells<T>& cells, const Batch<T>& batch) {
         const int index_bits = 64 - __builtin_clzll(uint64_t(n) | 1), key_bits = cells.bits();
         const auto make = [&](int64_t cloud, int64_t i) {
             return cells.key(cloud, double(batch.at(i, 0)), double(batch.at(i, 1)), double(batch.at(i, 2)));
@@ -222,7 +231,6 @@ struct Sorted {
         }
     }
 
-   private:
     template <class Item>
     void fill(const Batch<T>& batch, const Item& item) {
         parallel_for(n, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -233,6 +241,27 @@ struct Sorted {
                 x[i] = batch.at(j, 0), y[i] = batch.at(j, 1), z[i] = batch.at(j, 2);
             }
         });
+    }
+
+    void find_cells() {
+        constexpr int64_t grain = 1 << 14;
+        std::vector<int64_t> before(size_t((n + grain - 1) / grain + 1));
+        const auto new_cell = [&](int64_t i) { return i == 0 || key[i] != key[i - 1]; };
+        parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+            int64_t count = 0;
+            for (int64_t i = begin; i < end; ++i) count += new_cell(i);
+            before[size_t(begin / grain + 1)] = count;
+        });
+        for (size_t block = 1; block < before.size(); ++block) before[block] += before[block - 1];
+        cells = before.back();
+        occupied = Buffer<int64_t>(cells + kSlack), first = Buffer<int32_t>(cells + 1);
+        parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+            int64_t cell = before[size_t(begin / grain)];
+            for (int64_t i = begin; i < end; ++i)
+                if (new_cell(i)) occupied[cell] = key[i], first[cell++] = int32_t(i);
+        });
+        first[cells] = int32_t(n);
+        std::fill(occupied.data() + cells, occupied.data() + cells + kSlack, std::numeric_limits<int64_t>::max());
     }
 };
 
@@ -246,8 +275,9 @@ struct Around {
 
     void move_to(int64_t key) {
         for (int row = 0; row < rows; ++row) {
-            begin[row] = first_from(begin[row], key + step_[row] - 1);
-            end[row] = first_from(std::max(begin[row], end[row]), key + step_[row] + 2);
+            cell_[row] = first_from(cell_[row], key + step_[row] - 1);
+            begin[row] = support_.first[cell_[row]];
+            end[row] = support_.first[first_from(cell_[row], key + step_[row] + 2)];
         }
     }
     int64_t size() const {
@@ -257,22 +287,24 @@ struct Around {
     }
 
    private:
-    // The first place from `at` on whose key is at least `key`: short steps first, they are likely.
+    // The first cell from `at` on whose key is at least `key`: short steps first, they are likely.
     int64_t first_from(int64_t at, int64_t key) const {
-        const int64_t* keys = support_.key.data();
-        const int64_t near = std::min(at + 8, support_.n);
-        for (; at < near; ++at)
-            if (keys[at] >= key) return at;
+        const int64_t* keys = support_.occupied.data();
+        for (int tries = 0; tries < 4; ++tries) {
+            const int lower = __builtin_popcount(lane_bits<int64_t>(load(keys + at) < key));
+            at += lower;
+            if (lower < kLanes<int64_t>) return at;
+        }
         int64_t step = 1;
-        while (at + step <= support_.n && keys[at + step - 1] < key) {
+        while (at + step <= support_.cells && keys[at + step - 1] < key) {
             at += step;
             step *= 2;
         }
-        return std::lower_bound(keys + at, keys + std::min(at + step, support_.n), key) - keys;
+        return std::lower_bound(keys + at, keys + std::min(at + step, support_.cells), key) - keys;
     }
 
     const Sorted<T>& support_;
-    int64_t step_[9];
+    int64_t step_[9], cell_[9] = {};
 };
 
 // A copy of the points around a cell, one after the other and padded, shared by all queries of the cell.
@@ -280,49 +312,77 @@ template <class T>
 class Gathered {
    public:
     Candidates<T> from(const Around<T>& around, const Sorted<T>& support) {
-        const int64_t size = around.size(), padded = (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+        const int64_t padded = make_room(around.size());
+        int64_t at = 0;
+        for (int row = 0; row < around.rows; ++row) {
+            const int64_t begin = around.begin[row], count = around.end[row] - begin;
+            // By whole vectors; what is copied too much is written over, or is in the slack.
+            for (int64_t i = 0; i < count; i += kLanes<T>) {
+                store(x_.data() + at + i, load(support.x.data() + begin + i));
+                store(y_.data() + at + i, load(support.y.data() + begin + i));
+                store(z_.data() + at + i, load(support.z.data() + begin + i));
+                store(id_.data() + at + i, load(support.index.data() + begin + i));
+            }
+            at += count;
+        }
+        pad(at, padded);
+        return {x_.data(), y_.data(), z_.data(), id_.data(), padded, false};
+    }
+
+    // The same, by ascending id.
+    Candidates<T> in_order(const Around<T>& around, const Sorted<T>& support) {
+        order_.clear();
+        for (int row = 0; row < around.rows; ++row)
+            for (int64_t i = around.begin[row]; i < around.end[row]; ++i)
+                order_.push_back(uint64_t(support.index[i]) << 32 | uint64_t(i));
+        std::sort(order_.begin(), order_.end());
+        const int64_t padded = make_room(int64_t(order_.size()));
+        for (size_t at = 0; at < order_.size(); ++at) {
+            const int64_t i = int64_t(order_[at] & 0xFFFFFFFFu);
+            x_[at] = support.x[i], y_[at] = support.y[i], z_[at] = support.z[i], id_[at] = support.index[i];
+        }
+        pad(int64_t(order_.size()), padded);
+        return {x_.data(), y_.data(), z_.data(), id_.data(), padded, true};
+    }
+
+   private:
+    // Returns the size in whole vectors.
+    int64_t make_room(int64_t size) {
+        const int64_t padded = (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
         if (x_.size() < padded + kSlack) {
             const int64_t room = 2 * padded + kSlack;
             x_ = Buffer<T>(room), y_ = Buffer<T>(room), z_ = Buffer<T>(room), id_ = Buffer<int32_t>(room);
         }
-        int64_t at = 0;
-        for (int row = 0; row < around.rows; ++row) {
-            const int64_t begin = around.begin[row], count = around.end[row] - begin;
-            copy(support.x.data() + begin, count, x_.data() + at);
-            copy(support.y.data() + begin, count, y_.data() + at);
-            copy(support.z.data() + begin, count, z_.data() + at);
-            copy(support.index.data() + begin, count, id_.data() + at);
-            at += count;
-        }
+        return padded;
+    }
+    void pad(int64_t at, int64_t padded) {
         for (; at < padded; ++at) {
             x_[at] = y_[at] = z_[at] = std::numeric_limits<T>::infinity();
             id_[at] = 0;
         }
-        return {x_.data(), y_.data(), z_.data(), id_.data(), padded};
     }
 
-   private:
-    // Short runs by whole vectors; what is copied too much is written over, or is in the slack.
-    template <class U>
-    static void copy(const U* from, int64_t count, U* to) {
-        for (int64_t i = 0; i < count; i += kLanes<U>) store(to + i, load(from + i));
-    }
-
+    std::vector<uint64_t> order_;
     Buffer<T> x_, y_, z_;
     Buffer<int32_t> id_;
 };
 
 // Calls body(i, cloud, candidates) for all sorted queries i of [begin, end), one cell after the other.
+// Cells with at least `crowd` queries get their candidates by ascending id.
+constexpr int64_t kNoCrowd = std::numeric_limits<int64_t>::max();
 template <class T, class Body>
 void for_queries(const Cells<T>& cells, const Sorted<T>& support, const Sorted<T>& queries, int64_t begin,
-                 int64_t end, const Body& body) {
+                 int64_t end, int64_t crowd, const Body& body) {
     Around<T> around(cells, support);
     Gathered<T> gathered;
     while (begin < end) {
         const int64_t key = queries.key[begin], cloud = cells.cloud(key);
         around.move_to(key);
-        const Candidates<T> candidates = gathered.from(around, support);
-        for (; begin < end && queries.key[begin] == key; ++begin) body(begin, cloud, candidates);
+        int64_t stop = begin;
+        while (stop < end && queries.key[stop] == key) ++stop;
+        const Candidates<T> candidates =
+            stop - begin < crowd ? gathered.from(around, support) : gathered.in_order(around, support);
+        for (; begin < stop; ++begin) body(begin, cloud, candidates);
     }
 }
 

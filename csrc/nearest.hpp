@@ -1,157 +1,237 @@
 // The k nearest neighbours, exact, ties by index.
 #pragma once
 
+#include <tuple>
+
 #include "neighbours.hpp"
 #include "tree.hpp"
 
 namespace pointvar {
 
-// A squared distance and an index, compared in this order. Distances are not negative, so a float's bits
-// compare like its value and both fit into one word.
+// The k nearest points seen so far, by squared distance and then by index. Those that may be among them are only
+// collected; what bounds the search is the k-th smallest distance, from a sorted list of the distances alone.
+// A long list takes too much time to keep sorted: the bound then moves when the collection is cut down to k.
 template <class T>
-struct Ranked;
-template <>
-struct Ranked<float> {
-    uint64_t bits;
-    Ranked() = default;
-    Ranked(float squared, int32_t index) {
-        uint32_t high;
-        std::memcpy(&high, &squared, 4);
-        bits = uint64_t(high) << 32 | uint32_t(index);
-    }
-    bool operator<(const Ranked& o) const { return bits < o.bits; }
-    int32_t index() const { return int32_t(bits & 0xFFFFFFFFu); }
-    float squared() const {
-        const uint32_t high = uint32_t(bits >> 32);
-        float value;
-        std::memcpy(&value, &high, 4);
-        return value;
-    }
-};
-template <>
-struct Ranked<double> {
-    double value;
-    int32_t id;
-    Ranked() = default;
-    Ranked(double squared, int32_t index) : value(squared), id(index) {}
-    bool operator<(const Ranked& o) const { return value != o.value ? value < o.value : id < o.id; }
-    int32_t index() const { return id; }
-    double squared() const { return value; }
-};
-
-// The best k seen so far; the worst of them bounds the search.
-template <class T>
-class Best {
+class Nearest {
    public:
-    explicit Best(int64_t k) : ranked_(size_t(k)), k_(k) {}
-    void clear() { size_ = 0; }
-    bool admits(const Ranked<T>& r) const { return size_ < k_ || r < ranked_[worst()]; }
-    T bound() const { return size_ < k_ ? std::numeric_limits<T>::infinity() : ranked_[worst()].squared(); }
+    explicit Nearest(int64_t k)
+        : k_(k), listed_(k > kListedMost ? 0 : (k + kLanes<T> - 1) / kLanes<T> * kLanes<T>), smallest_(listed_),
+          squares_(2 * k + kRoom), ids_(2 * k + kRoom) {}
 
-    void add(const Ranked<T>& r) {
-        if (!admits(r)) return;
-        Ranked<T>* a = ranked_.data();
-        if (k_ > kSortedMost) {  // a heap with the worst on top
-            if (size_ == k_) std::pop_heap(a, a + size_--);
-            a[size_++] = r;
-            std::push_heap(a, a + size_);
-            return;
-        }
-        int64_t at = size_ < k_ ? size_++ : k_ - 1;
-        for (; at > 0 && r < a[at - 1]; --at) a[at] = a[at - 1];
-        a[at] = r;
+    void clear() {
+        size_ = 0;
+        bound_ = std::numeric_limits<T>::infinity();
+        last_ = std::numeric_limits<int32_t>::max();
+        // The k-th smallest stands last: entries too many are lower than all distances.
+        for (int64_t i = 0; i < listed_; ++i) smallest_[i] = i < listed_ - k_ ? T(-1) : bound_;
     }
-    int32_t farthest() const { return size_ ? ranked_[worst()].index() : -1; }
-    int64_t write(int32_t* to) const {
-        for (int64_t i = 0; i < size_; ++i) to[i] = ranked_[size_t(i)].index();
-        return size_;
-    }
+    T bound() const { return bound_; }
+    // Whether a point at this distance and of this index or a higher one may belong to the k nearest.
+    bool admits(T squared, int32_t index) const { return squared < bound_ || (squared == bound_ && index < last_); }
+    bool within(const Nearest& o) const { return bound_ != o.bound_ ? bound_ < o.bound_ : last_ < o.last_; }
 
-   private:
-    static constexpr int64_t kSortedMost = 64;
-    size_t worst() const { return k_ > kSortedMost ? 0 : size_t(size_ - 1); }
-    std::vector<Ranked<T>> ranked_;
-    int64_t k_, size_ = 0;
-};
-
-template <class T>
-void search(const Tree<T>& tree, T x, T y, T z, Best<T>& best) {
-    struct Entry {
-        T squared;
-        int32_t node;
-    };
-    Entry stack[64];  // a balanced tree of 2^31 points is less deep
-    int depth = 0;
-    stack[depth++] = {T(0), 0};
-    while (depth) {
-        const Entry entry = stack[--depth];
-        const auto* node = &tree.nodes[size_t(entry.node)];
-        if (!best.admits(Ranked<T>(entry.squared, node->least))) continue;
-        int32_t at = entry.node;
-        while (node->right) {  // down to the nearer child; the other one waits
-            const int32_t children[2] = {at + 1, node->right};
-            const auto *a = &tree.nodes[size_t(children[0])], *b = &tree.nodes[size_t(children[1])];
-            const T da = a->squared_distance(x, y, z), db = b->squared_distance(x, y, z);
-            const bool second = db != da ? db < da : b->least < a->least;
-            const T other = second ? da : db;
-            if (best.admits(Ranked<T>(other, second ? a->least : b->least)))
-                stack[depth++] = {other, children[!second]};
-            at = children[second];
-            node = second ? b : a;
-        }
-        const Candidates<T> leaf{tree.x.data(), tree.y.data(), tree.z.data(), tree.index.data(), 0};
-        for (int64_t i = node->begin; i < node->end; i += kLanes<T>) {
-            const Vector<T> squared = squared_distance(leaf, i, x, y, z);
-            const int64_t count = node->end - i;
-            unsigned near = lane_bits<T>(squared <= best.bound());
-            if (count < kLanes<T>) near &= (1u << count) - 1;
+    // Looks at the points of [begin, end).
+    void scan(const Candidates<T>& points, int64_t begin, int64_t end, T x, T y, T z) {
+        for (int64_t i = begin; i < end; i += kLanes<T>) {
+            const Vector<T> squared = squared_distance(points, i, x, y, z);
+            unsigned near = lane_bits<T>(squared <= bound_);
+            if (end - i < kLanes<T>) near &= (1u << (end - i)) - 1;
+            if (!near) continue;
+            if (size_ + kLanes<T> > squares_.size()) cut();
             for (; near; near &= near - 1) {
                 const int lane = __builtin_ctz(near);
-                best.add(Ranked<T>(squared[lane], tree.index[i + lane]));
+                squares_[size_] = squared[lane];
+                ids_[size_++] = points.id[i + lane];
+                insert(squared[lane]);
+            }
+            if (listed_ && smallest_[listed_ - 1] < bound_) {
+                bound_ = smallest_[listed_ - 1];
+                last_ = std::numeric_limits<int32_t>::max();
             }
         }
     }
-}
+
+    // Writes the k nearest in any order (`to` has room for one more); returns the farthest of them.
+    int32_t write(int32_t* to) {
+        int64_t count = 0;
+        int32_t farthest = -1;
+        for (int64_t i = 0; i < size_ && count <= k_; ++i) {
+            to[count] = ids_[i];
+            count += squares_[i] <= bound_;
+            if (squares_[i] == bound_) farthest = std::max(farthest, ids_[i]);
+        }
+        if (listed_ && count == k_) return farthest;
+        cut();
+        std::copy(ids_.data(), ids_.data() + k_, to);
+        return last_;
+    }
+
+   private:
+    static constexpr int64_t kListedMost = 64, kRoom = 96;
+
+    // Each entry of the sorted list is replaced by the one before it, as far as that one is above the new value.
+    void insert(T value) {
+        constexpr int L = kLanes<T>;
+        Vector<Integer<T>> one_back;
+        for (int lane = 0; lane < L; ++lane) one_back[lane] = Integer<T>(L - 1 + lane);
+        Vector<T> before = spread(T(-1));
+        for (int64_t i = 0; i < listed_; i += L) {
+            const Vector<T> own = load(smallest_.data() + i), shifted = __builtin_shuffle(before, own, one_back);
+            const Vector<T> raised = shifted > value ? shifted : spread(value);
+            store(smallest_.data() + i, own < raised ? own : raised);
+            before = own;
+        }
+    }
+
+    // Keeps the k nearest only.
+    void cut() {
+        ranked_.clear();
+        for (int64_t i = 0; i < size_; ++i) ranked_.emplace_back(squares_[i], ids_[i]);
+        std::nth_element(ranked_.begin(), ranked_.begin() + (k_ - 1), ranked_.end());
+        std::tie(bound_, last_) = ranked_[size_t(k_ - 1)];
+        for (size_ = 0; size_ < k_; ++size_) std::tie(squares_[size_], ids_[size_]) = ranked_[size_t(size_)];
+    }
+
+    int64_t k_, listed_, size_ = 0;
+    T bound_;
+    int32_t last_;  // a point at the bound must have a lower index than this
+    Buffer<T> smallest_, squares_;
+    Buffer<int32_t> ids_;
+    std::vector<std::pair<T, int32_t>> ranked_;
+};
+
+// Searches for a few queries that lie together (a leaf of a tree of the queries): they go through the support's
+// tree as one, as far as the one with the farthest neighbours must, and each looks only into leaves in its reach.
+template <class T>
+class GroupSearch {
+   public:
+    static constexpr int kGroup = 32;
+
+    GroupSearch(const Tree<T>& tree, const Tree<T>& queries, int64_t k)
+        : points_{tree.x.data(), tree.y.data(), tree.z.data(), tree.index.data(), 0, false},
+          tree_(tree),
+          queries_(queries) {
+        for (int q = 0; q < kGroup; ++q) nearest_.emplace_back(k);
+    }
+
+    // The results of the queries of `group`, in their order.
+    std::vector<Nearest<T>>& operator()(const typename Tree<T>::Node& group) {
+        size_ = group.end - group.begin;
+        for (int q = 0; q < kGroup; ++q) {
+            nearest_[size_t(q)].clear();
+            bound_[q] = q < size_ ? nearest_[size_t(q)].bound() : T(-1);
+        }
+        farthest_ = 0;
+        struct Entry {
+            T squared;
+            int32_t node;
+        };
+        Entry stack[64];  // a balanced tree of 2^31 points is less deep
+        int depth = 0;
+        stack[depth++] = {T(0), 0};
+        while (depth) {
+            const Entry entry = stack[--depth];
+            const auto* node = &tree_.nodes[size_t(entry.node)];
+            if (!admits(entry.squared, *node)) continue;
+            int32_t at = entry.node;
+            while (node->right) {  // down to the nearer child; the other one waits
+                const int32_t children[2] = {at + 1, node->right};
+                const auto *a = &tree_.nodes[size_t(children[0])], *b = &tree_.nodes[size_t(children[1])];
+                const T da = a->squared_distance(group), db = b->squared_distance(group);
+                const bool second = db != da ? db < da : b->least < a->least;
+                const T other = second ? da : db;
+                if (admits(other, second ? *a : *b)) stack[depth++] = {other, children[!second]};
+                at = children[second];
+                node = second ? b : a;
+            }
+            visit(*node, group.begin);
+        }
+        return nearest_;
+    }
+
+   private:
+    bool admits(T squared, const typename Tree<T>::Node& node) const {
+        return nearest_[farthest_].admits(squared, node.least);
+    }
+
+    void visit(const typename Tree<T>::Node& leaf, int64_t first) {
+        for (int begin = 0; begin < size_; begin += kLanes<T>) {
+            const int64_t at = first + begin;
+            const Vector<T> squared = leaf.squared_distance(
+                load(queries_.x.data() + at), load(queries_.y.data() + at), load(queries_.z.data() + at));
+            unsigned reached = lane_bits<T>(squared <= load(bound_ + begin));
+            for (; reached; reached &= reached - 1) {
+                const int lane = __builtin_ctz(reached);
+                Nearest<T>& nearest = nearest_[size_t(begin + lane)];
+                if (!nearest.admits(squared[lane], leaf.least)) continue;
+                const int64_t i = at + lane;
+                nearest.scan(points_, leaf.begin, leaf.end, queries_.x[i], queries_.y[i], queries_.z[i]);
+                bound_[begin + lane] = nearest.bound();
+            }
+        }
+        farthest_ = 0;
+        for (size_t q = 1; q < size_t(size_); ++q)
+            if (nearest_[farthest_].within(nearest_[q])) farthest_ = q;
+    }
+
+    const Candidates<T> points_;
+    const Tree<T>&tree_, &queries_;
+    std::vector<Nearest<T>> nearest_;
+    T bound_[kGroup + kSlack];
+    int size_ = 0;
+    size_t farthest_ = 0;  // the query that bounds the search of all
+};
 
 template <class T>
 Rows knn(const Batch<T>& support, const Batch<T>& queries, int64_t k) {
-    constexpr int leaf = 16;
-    Rows result;
-    result.extra = Buffer<int64_t>(queries.n);
-    RowCollector collector(queries.n);
+    constexpr int leaf = GroupSearch<T>::kGroup;
     const bool self = support == queries;
-    const auto answer = [&](const Tree<T>& tree, int64_t begin, int64_t end, int64_t most) {
-        Best<T> best(std::max<int64_t>(most, 1));
-        Arena<int32_t>& arena = collector.arena();
-        for (int64_t i = begin; i < end; ++i) {
-            // Points that search among themselves go in the order of the tree: neighbours follow each other.
-            const int64_t query = self ? tree.index[i] : i;
-            best.clear();
-            if (most) search(tree, queries.at(query, 0), queries.at(query, 1), queries.at(query, 2), best);
-            int32_t* row = arena.room(k + kSlack);
-            const int64_t count = best.write(row);
-            sort_few(row, count);
-            arena.keep(count);
-            collector.set(query, row, count);
-            result.extra[query] = best.farthest();
+    Rows result{Buffer<int64_t>(queries.n + 1), Buffer<int64_t>(), Buffer<int64_t>(queries.n)};
+    int64_t total = 0;
+    for (int64_t cloud = 0; cloud < queries.clouds; ++cloud) {
+        const int64_t most = std::min(k, support.offsets[cloud + 1] - support.offsets[cloud]);
+        for (int64_t i = queries.offsets[cloud]; i < queries.offsets[cloud + 1]; ++i, total += most)
+            result.row_offsets[i] = total;
+    }
+    result.row_offsets[queries.n] = total;
+    result.indices = Buffer<int64_t>(total);
+
+    const auto answer = [&](const Tree<T>& tree, const Tree<T>& asking, int64_t most, int64_t begin, int64_t end) {
+        GroupSearch<T> search(tree, asking, most);
+        Buffer<int32_t> row(most + kSlack);
+        for (int64_t node = begin; node < end; ++node) {
+            const auto& group = asking.nodes[size_t(node)];
+            if (group.right) continue;
+            std::vector<Nearest<T>>& found = search(group);
+            for (int64_t i = group.begin; i < group.end; ++i) {
+                const int64_t query = asking.index[i];
+                result.extra[query] = found[size_t(i - group.begin)].write(row.data());
+                sort_few(row.data(), most);
+                std::copy(row.data(), row.data() + most, result.indices.data() + result.row_offsets[query]);
+            }
         }
     };
     const auto each = [&](int64_t cloud, bool inside) {
+        const int64_t most = std::min(k, support.offsets[cloud + 1] - support.offsets[cloud]);
+        if (!most) {
+            int64_t* farthest = result.extra.data();
+            std::fill(farthest + queries.offsets[cloud], farthest + queries.offsets[cloud + 1], -1);
+            return;
+        }
         const Tree<T> tree(support, cloud, leaf);
-        const int64_t size = support.offsets[cloud + 1] - support.offsets[cloud], most = std::min(k, size);
-        const int64_t first = self ? 0 : queries.offsets[cloud];
-        const int64_t count = queries.offsets[cloud + 1] - queries.offsets[cloud];
+        const std::unique_ptr<Tree<T>> others(self ? nullptr : new Tree<T>(queries, cloud, leaf));
+        const Tree<T>& asking = self ? tree : *others;
+        const int64_t nodes = int64_t(asking.nodes.size());
         if (inside)
-            answer(tree, first, first + count, most);
+            answer(tree, asking, most, 0, nodes);
         else
-            parallel_for(count, 1 << 9, [&](int64_t b, int64_t e) { answer(tree, first + b, first + e, most); });
+            parallel_for(nodes, 1 << 6, [&](int64_t b, int64_t e) { answer(tree, asking, most, b, e); });
     };
     // Many clouds: one per thread; few: all threads on each.
     if (support.clouds >= 4 * threads())
         parallel_for(support.clouds, 1, [&](int64_t cloud, int64_t) { each(cloud, true); });
     else
         for (int64_t cloud = 0; cloud < support.clouds; ++cloud) each(cloud, false);
-    collector.finish(result);
     return result;
 }
 

@@ -31,7 +31,11 @@ class RowCollector {
         for (int64_t i = 0; i < queries_; ++i) offsets_[i + 1] += offsets_[i];
         result.indices = Buffer<int64_t>(offsets_[queries_]);
         parallel_for(queries_, 1 << 12, [&](int64_t begin, int64_t end) {
+            constexpr int64_t ahead = 16;  // rows are scattered in memory
             for (int64_t i = begin; i < end; ++i) {
+                if (i + ahead < end)
+                    for (int64_t k = 0; k < offsets_[i + ahead + 1] - offsets_[i + ahead]; k += 16)
+                        __builtin_prefetch(rows_[i + ahead] + k);
                 const int32_t* row = rows_[i];
                 int64_t* to = result.indices.data() + offsets_[i];
                 for (int64_t k = 0; k < offsets_[i + 1] - offsets_[i]; ++k) to[k] = row[k];
@@ -98,14 +102,16 @@ Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radiu
     parallel_for(queries.n, 1 << 10, [&](int64_t begin, int64_t end) {
         Arena<int32_t>& arena = collector.arena();
         RandomSubset subset;
-        for_queries(cells, points, asking, begin, end, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+        // From so many queries on, it is quicker to sort their candidates once than to sort each row.
+        constexpr int64_t crowd = 16;
+        for_queries(cells, points, asking, begin, end, crowd, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
             const int64_t query = asking.index[i];
             int32_t* row = arena.room(near.size + kSlack);
             const T limit = radius[cloud] * radius[cloud];
             const int64_t found = append_near(near, asking.x[i], asking.y[i], asking.z[i], limit, row);
             const int64_t kept = most >= 0 ? std::min(found, most) : found;
             if (kept < found) subset(row, found, kept, seed, query);
-            sort_few(row, kept);
+            if (!near.ordered || kept < found) sort_few(row, kept);
             arena.keep(kept);
             collector.set(query, row, kept);
             result.extra[query] = found;

@@ -13,19 +13,33 @@
 
 namespace pointvar {
 
-// Rows of edges. Without `edges`, the edges of a row are numbered one after the other.
+// Rows of edges. Without `edges`, the edges of a row are numbered one after the other. Rows are visited in the given
+// order: those that are neighbours in space one after the other read the same features, which are then still at hand.
 struct Edges {
     const int64_t* row_offsets;
     const int64_t* indices;
     const int64_t* edges;
+    const int64_t* order;
+    int64_t row(int64_t place) const { return order ? order[place] : place; }
     int64_t at(int64_t place) const { return edges ? edges[place] : place; }
 };
 
+// Rows of a block that is V vectors wide, so that the sums, a row of factors and their source fill the registers.
 #if defined(__AVX512F__)
-constexpr int kRows = 8;
+template <int V>
+constexpr int kRows = V == 1 ? 12 : 24 / V;
 #else
-constexpr int kRows = 4;
+template <int V>
+constexpr int kRows = V == 1 ? 8 : 12 / V;
 #endif
+
+// Calls body with a height between 1 and H as a constant.
+template <int H, class Body>
+inline void with_height(int64_t height, const Body& body) {
+    if constexpr (H > 1)
+        if (height < H) return with_height<H - 1>(height, body);
+    body(std::integral_constant<int, H>());
+}
 
 // to(r)[:V vectors] = sum over k < n of factor(k, r) * from(k)[:V vectors], or added to what is there
 template <int R, int V, bool Add, class T, class Factor, class From, class To>
@@ -63,8 +77,10 @@ inline int64_t sum_blocks(int64_t rows, int64_t columns, int64_t n, const Factor
                 n, [&](int64_t k, int i) { return factor(k, r + i); }, source, [&](int i) { return to(r + i) + c; });
             r += decltype(height)::value;
         };
-        while (r + kRows <= rows) some(std::integral_constant<int, kRows>());
-        while (r < rows) some(std::integral_constant<int, 1>());
+        while (r < rows) {  // the last two share what is left, for a low block waits for its own sums
+            const int64_t left = rows - r;
+            with_height<kRows<V>>(left >= 2 * kRows<V> ? kRows<V> : left > kRows<V> ? (left + 1) / 2 : left, some);
+        }
         c += V * L;
     };
     while (columns - c >= 3 * L) band(std::integral_constant<int, 3>());
@@ -79,6 +95,7 @@ struct Scratch {
     std::vector<T> values, turned, grad;
     std::vector<const T*> features;
     std::vector<T*> targets;
+    std::vector<int64_t> edges;
 };
 
 // phi: [K, C] of one row, zeroed and filled; response: [K] or null.
@@ -99,66 +116,77 @@ void project_row(const Basis<T>& basis, const Edges& list, int64_t row, const T*
         }
         return;
     }
-    const int64_t stride = basis.stride;
+    const int64_t P = basis.padded();
     scratch.features.resize(size_t(n));
     for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[first + e] * channels;
     const T* v;
-    if (basis.given() && !list.edges) {
+    if (basis.given() && !list.edges && K == P) {
         v = basis.given(first);
     } else {
-        scratch.values.resize(size_t(n * stride + kSlack));
-        for (int64_t e = 0; e < n; ++e) basis.evaluate(list.at(first + e), scratch.values.data() + e * stride);
+        scratch.values.resize(size_t(n * P));
+        basis.evaluate(n, [first, list](int64_t e) { return list.at(first + e); }, scratch.values.data());
         v = scratch.values.data();
     }
     const T* const* rows = scratch.features.data();
     const auto from = [rows](int64_t e) { return rows[e]; };
-    const auto value = [v, stride](int64_t e, int64_t i) { return v[e * stride + i]; };
-    int64_t c = sum_blocks<T>(K, channels, n, value, from, [=](int64_t i) { return phi + i * channels; });
-    if (c < channels || response) {
-        scratch.turned.resize(size_t(K));
-        T* total = scratch.turned.data();
-        for (; c < channels; ++c) {
-            std::fill(total, total + K, T(0));
-            for (int64_t e = 0; e < n; ++e) {
-                const T feature = rows[e][c];
-                for (int64_t i = 0; i < K; ++i) total[i] += v[e * stride + i] * feature;
-            }
-            for (int64_t i = 0; i < K; ++i) phi[i * channels + c] = total[i];
-        }
-        if (response) {
-            std::fill(response, response + K, T(0));
-            for (int64_t e = 0; e < n; ++e)
-                for (int64_t i = 0; i < K; ++i) response[i] += v[e * stride + i];
-        }
+    const auto value = [v, P](int64_t e, int64_t i) { return v[e * P + i]; };
+    const int64_t c = sum_blocks<T>(K, channels, n, value, from, [=](int64_t i) { return phi + i * channels; });
+    const int64_t rest = channels - c;
+    if (!rest && !response) return;
+    // Along K: the channels that are left, and the response as that of the feature 1.
+    scratch.turned.resize(size_t((rest + 1) * P));
+    T* turned = scratch.turned.data();
+    const auto values = [v, P](int64_t e) { return v + e * P; };
+    const auto to = [turned, P](int64_t r) { return turned + r * P; };
+    sum_blocks<T>(rest, P, n, [rows, c](int64_t e, int64_t r) { return rows[e][c + r]; }, values, to);
+    for (int64_t i = 0; i < K; ++i)
+        for (int64_t r = 0; r < rest; ++r) phi[i * channels + c + r] = turned[r * P + i];
+    if (response) {
+        sum_blocks<T>(1, P, n, [](int64_t, int64_t) { return T(1); }, values, to);
+        std::copy(turned, turned + K, response);
     }
 }
 
-// phi: [count, K, C] of the rows first, ..., first + count - 1.
+// Asks for the edges of a row ahead of time: rows that are not visited one after the other are not foreseen otherwise.
+template <class T>
+void fetch_row(const Basis<T>& basis, const Edges& list, int64_t row) {
+    const int64_t begin = list.row_offsets[row], end = list.row_offsets[row + 1];
+    fetch(list.indices + begin, list.indices + end);
+    if (list.edges)
+        fetch(list.edges + begin, list.edges + end);
+    else
+        basis.fetch(begin, end);
+}
+
+// phi: [count, K, C] of the rows at the places first, ..., first + count - 1; response: [M, K] or null.
 template <class T>
 void project(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t channels,
              T* phi, T* response) {
     parallel_for(count, 16, [&](int64_t begin, int64_t end) {
         static thread_local Scratch<T> scratch;
-        for (int64_t i = begin; i < end; ++i)
-            project_row(basis, list, first + i, features, channels, phi + i * basis.size * channels,
-                        response ? response + (first + i) * basis.size : nullptr, scratch);
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t row = list.row(first + i);
+            if (list.order && i + 2 < count) fetch_row(basis, list, list.row(first + i + 2));
+            project_row(basis, list, row, features, channels, phi + i * basis.size * channels,
+                        response ? response + row * basis.size : nullptr, scratch);
+        }
     });
 }
 
-// to[c, k] = from[k, c], with zeros for K <= k < P.
+// to[c, k] = from[k, c] for c < channels, with zeros for K <= k < P; `from` has rows of length `stride`.
 template <class T>
-void turn(const T* from, int64_t K, int64_t channels, T* to, int64_t P) {
+void turn(const T* from, int64_t K, int64_t channels, int64_t stride, T* to, int64_t P) {
     constexpr int L = kLanes<T>;
     for (int64_t k = 0; k < P; k += L) {
         int64_t c = 0;
         for (; k + L <= K && c + L <= channels; c += L) {
             Vector<T> square[L];
-            for (int i = 0; i < L; ++i) square[i] = load(from + (k + i) * channels + c);
+            for (int i = 0; i < L; ++i) square[i] = load(from + (k + i) * stride + c);
             turn_over<T>(square);
             for (int i = 0; i < L; ++i) store(to + (c + i) * P + k, square[i]);
         }
         for (; c < channels; ++c)
-            for (int i = 0; i < L; ++i) to[c * P + k + i] = k + i < K ? from[(k + i) * channels + c] : T(0);
+            for (int i = 0; i < L; ++i) to[c * P + k + i] = k + i < K ? from[(k + i) * stride + c] : T(0);
     }
 }
 
@@ -176,32 +204,40 @@ struct Gradients {
 template <class T>
 void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, int64_t channels,
                         const T* grad_phi, T* grad_features) {
-    const int64_t K = basis.size, P = basis.padded(), team = threads();
+    const int64_t K = basis.size, P = basis.padded();
+    const uint32_t team = uint32_t(threads());
     parallel_for(team, 1, [&](int64_t own, int64_t) {
         static thread_local Scratch<T> scratch;
         for (int64_t i = 0; i < count; ++i) {
-            const int64_t e0 = list.row_offsets[first + i], e1 = list.row_offsets[first + i + 1];
+            const int64_t row = list.row(first + i), e0 = list.row_offsets[row], e1 = list.row_offsets[row + 1];
             const T* g = grad_phi + i * K * channels;
-            scratch.values.resize(size_t((e1 - e0) * P + kSlack));
+            if (list.order && i + 2 < count) fetch_row(basis, list, list.row(first + i + 2));
             scratch.targets.clear();
-            T* v = scratch.values.data();
+            scratch.edges.clear();
             for (int64_t e = e0; e < e1; ++e) {
                 const int64_t y = list.indices[e];
-                if (team > 1 && (y >> 6) % team != own) continue;  // neighbours in blocks, so that all have work
-                basis.evaluate(e, v + int64_t(scratch.targets.size()) * P);
+                if (team > 1 && uint32_t(y >> 6) % team != own) continue;  // in blocks, so that all have work
                 scratch.targets.push_back(grad_features + y * channels);
+                scratch.edges.push_back(e);
             }
             T* const* targets = scratch.targets.data();
+            const int64_t* edges = scratch.edges.data();
             const int64_t n = int64_t(scratch.targets.size());
-            int64_t c = sum_blocks<T, true>(
+            scratch.values.resize(size_t(n * P));
+            T* v = scratch.values.data();
+            basis.evaluate(n, [edges](int64_t e) { return edges[e]; }, v);
+            const int64_t c = sum_blocks<T, true>(
                 n, channels, K, [v, P](int64_t k, int64_t e) { return v[e * P + k]; },
                 [g, channels](int64_t k) { return g + k * channels; }, [targets](int64_t e) { return targets[e]; });
-            for (; c < channels; ++c)
-                for (int64_t e = 0; e < n; ++e) {
-                    T total = 0;
-#pragma omp simd reduction(+ : total)
-                    for (int64_t k = 0; k < K; ++k) total += v[e * P + k] * g[k * channels + c];
-                    targets[e][c] += total;
+            if (c == channels) continue;
+            scratch.turned.resize(size_t((channels - c) * P));
+            T* turned = scratch.turned.data();
+            turn(g + c, K, channels - c, channels, turned, P);
+            for (int64_t e = 0; e < n; ++e)
+                for (int64_t r = 0; r < channels - c; ++r) {
+                    Vector<T> total{};
+                    for (int64_t k = 0; k < P; k += kLanes<T>) total += load(v + e * P + k) * load(turned + r * P + k);
+                    targets[e][c + r] += sum<T>(total);
                 }
         }
     });
@@ -218,10 +254,10 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
         static thread_local Scratch<T> scratch;
         T* own_sums = partial.data() + sums * (begin / grain);
         for (int64_t i = begin; i < end; ++i) {
-            const int64_t row = first + i, e0 = list.row_offsets[row], n = list.row_offsets[row + 1] - e0;
+            const int64_t row = list.row(first + i), e0 = list.row_offsets[row], n = list.row_offsets[row + 1] - e0;
             scratch.turned.resize(size_t(channels * P));  // turned over, so that it is read along K
             T* turned = scratch.turned.data();
-            turn(grad_phi + i * K * channels, K, channels, turned, P);
+            turn(grad_phi + i * K * channels, K, channels, channels, turned, P);
             scratch.features.resize(size_t(n));
             for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[e0 + e] * channels;
             scratch.grad.resize(size_t(n * P));
@@ -230,29 +266,29 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
             sum_blocks<T>(
                 n, P, channels, [rows](int64_t c, int64_t e) { return rows[e][c]; },
                 [turned, P](int64_t c) { return turned + c * P; }, [gv, P](int64_t e) { return gv + e * P; });
-            scratch.values.resize(size_t(P));
-            T* v = scratch.values.data();
-            for (int64_t e = 0; e < n; ++e) {
-                T* grad = gv + e * P;
-                const int64_t edge = e0 + e;
-                if (grads.response)
-                    for (int64_t k = 0; k < K; ++k) grad[k] += grads.response[row * K + k];
-                if (basis.given()) {
-                    std::copy(grad, grad + K, grads.edges + edge * K);
-                    continue;
+            if (grads.response)
+                for (int64_t e = 0; e < n; ++e)
+                    for (int64_t k = 0; k < K; ++k) gv[e * P + k] += grads.response[row * K + k];
+            if (basis.given()) {
+                for (int64_t e = 0; e < n; ++e) std::copy(gv + e * P, gv + e * P + K, grads.edges + (e0 + e) * K);
+                continue;
+            }
+            if (grads.scale) {
+                scratch.values.resize(size_t(n * P));
+                T* v = scratch.values.data();
+                basis.evaluate(n, [e0](int64_t e) { return e0 + e; }, v, true);
+                for (int64_t e = 0; e < n; ++e) {
+                    Vector<T> total{};
+                    for (int64_t k = 0; k < P; k += kLanes<T>) total += load(gv + e * P + k) * load(v + e * P + k);
+                    grads.scale[e0 + e] = sum<T>(total);
                 }
-                if (grads.scale) {
-                    basis.evaluate(edge, v, true);
-                    T total = 0;
-                    for (int64_t k = 0; k < K; ++k) total += grad[k] * v[k];
-                    grads.scale[edge] = total;
+            }
+            if (grads.edges || grads.parameters) {
+                for (int64_t e = 0; e < n; ++e) {
+                    const T q = basis.scale(e0 + e);
+                    for (int64_t k = 0; k < P; k += kLanes<T>) store(gv + e * P + k, load(gv + e * P + k) * q);
                 }
-                if (grads.edges || grads.parameters) {
-                    const T q = basis.scale(edge);
-                    for (int64_t k = 0; k < P; ++k) grad[k] *= q;
-                    T unused[3];
-                    basis.backward(edge, grad, own_sums, grads.edges ? grads.edges + edge * basis.dim : unused);
-                }
+                basis.backward(e0, n, gv, grads.parameters ? own_sums : nullptr, grads.edges);
             }
         }
     });

@@ -51,6 +51,12 @@ inline T sum(Vector<T> v) {
     return total;
 }
 
+// Asks for memory that will be read soon.
+template <class T>
+inline void fetch(const T* begin, const T* end) {
+    for (const char* at = (const char*)begin; at < (const char*)end; at += 64) __builtin_prefetch(at);
+}
+
 template <class T>
 struct IntegerOf;
 template <>
@@ -102,6 +108,32 @@ inline void turn_over(Vector<T>* rows) {
     if constexpr (D > 1) turn_over<T, D / 2>(rows);
 }
 
+// a * b + c with one rounding where the instruction set can, for what needs no exact rules of rounding.
+template <class T>
+inline Vector<T> fused(Vector<T> a, Vector<T> b, Vector<T> c) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+        return (Vector<T>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+    else
+        return (Vector<T>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4)
+        return (Vector<T>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+    else
+        return (Vector<T>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+template <class T>
+struct Factorials {
+    T of[14] = {1};
+    constexpr Factorials() {
+        for (int k = 1; k < 14; ++k) of[k] = of[k - 1] * T(k);
+    }
+};
+
 // exp(x) for -700 < x <= 0 (float: -80 < x), to about one unit in the last place.
 template <class T>
 inline Vector<T> exponential(Vector<T> x) {
@@ -113,9 +145,10 @@ inline Vector<T> exponential(Vector<T> x) {
     // ln 2 in two parts, the first exact when multiplied by small integers
     constexpr T high = wide ? T(0.693147180369123816490) : T(0.693359375);
     constexpr T low = wide ? T(1.90821492927058770002e-10) : T(-2.12194440e-4);
-    const Vector<T> rest = (x - whole * high) - whole * low;
-    Vector<T> power = spread(T(1));
-    for (int k = degree; k >= 1; --k) power = T(1) + power * rest * (T(1) / T(k));
+    const Vector<T> rest = fused<T>(whole, spread(-low), fused<T>(whole, spread(-high), x));
+    constexpr Factorials<T> factorials;
+    Vector<T> power = spread(T(1) / factorials.of[degree]);
+    for (int k = degree - 1; k >= 0; --k) power = fused<T>(power, rest, spread(T(1) / factorials.of[k]));
     using I = Vector<Integer<T>>;
     const I exponent = ((I)rounded - (I)spread(magic) + bias) << mantissa;
     return power * (Vector<T>)exponent;
@@ -139,12 +172,39 @@ struct CompressTable {
 inline constexpr CompressTable kCompress;
 #endif
 
+// Writes the lanes of `v` whose bits are set to `to`, one after the other; what follows them is left undefined.
+template <class T>
+inline void store_chosen(T* to, Vector<T> v, unsigned chosen) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+        _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(__mmask16(chosen), (__m512i)v));
+    else
+        _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(__mmask8(chosen), (__m512i)v));
+#elif defined(__AVX2__)
+    const __m128i bytes = _mm_cvtsi64_si128(int64_t(kCompress.lanes[chosen]));
+    __m256i lanes;
+    if constexpr (sizeof(T) == 4) {
+        lanes = _mm256_cvtepu8_epi32(bytes);
+    } else {  // each lane is two of 32 bits
+        const __m256i even = _mm256_slli_epi64(_mm256_cvtepu8_epi64(bytes), 1);
+        lanes = _mm256_or_si256(even, _mm256_slli_epi64(_mm256_add_epi64(even, _mm256_set1_epi64x(1)), 32));
+    }
+    _mm256_storeu_si256((__m256i*)to, _mm256_permutevar8x32_epi32((__m256i)v, lanes));
+#else
+    for (int lane = 0, place = 0; lane < kLanes<T>; ++lane) {
+        to[place] = v[lane];
+        place += chosen >> lane & 1;
+    }
+#endif
+}
+
 // Candidates as a structure of arrays, padded with infinities to whole vectors.
 template <class T>
 struct Candidates {
     const T *x, *y, *z;
     const int32_t* id;
     int64_t size;
+    bool ordered;  // by ascending id
 };
 
 template <class T>

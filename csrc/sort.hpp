@@ -43,7 +43,7 @@ void radix_sort(Buffer<Item>& items, Buffer<Item>& spare, int low, int high, con
 
 // Sorts n distinct non-negative numbers ascending; `values` has kSlack entries of room behind them.
 inline void sort_few(int32_t* values, int64_t n) {
-    constexpr int lanes = kLanes<int32_t>, most = 64;
+    constexpr int lanes = kLanes<int32_t>, most = 128;
     if (n > most) {
         std::sort(values, values + n);
         return;
@@ -59,7 +59,7 @@ inline void sort_few(int32_t* values, int64_t n) {
         store(rank + i, smaller);
     }
     for (int64_t i = 0; i < n; ++i) sorted[rank[i]] = values[i];
-    std::copy(sorted, sorted + n, values);
+    for (int64_t i = 0; i < padded; i += lanes) store(values + i, load(sorted + i));
 }
 
 }  // namespace pointvar

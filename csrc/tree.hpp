@@ -21,10 +21,24 @@ class Tree {
         int32_t least;       // smallest index of its points, to break ties
 
         T squared_distance(T x, T y, T z) const {
-            const T dx = gap(0, x), dy = gap(1, y), dz = gap(2, z);
+            const T dx = gap(0, x, x), dy = gap(1, y, y), dz = gap(2, z, z);
             return dx * dx + dy * dy + dz * dz;
         }
-        T gap(int axis, T at) const { return std::max(T(0), std::max(low[axis] - at, at - high[axis])); }
+        T squared_distance(const Node& o) const {
+            const T dx = gap(0, o.low[0], o.high[0]), dy = gap(1, o.low[1], o.high[1]), dz = gap(2, o.low[2], o.high[2]);
+            return dx * dx + dy * dy + dz * dz;
+        }
+        Vector<T> squared_distance(Vector<T> x, Vector<T> y, Vector<T> z) const {
+            const Vector<T> dx = gap(0, x), dy = gap(1, y), dz = gap(2, z);
+            return dx * dx + dy * dy + dz * dz;
+        }
+
+       private:
+        T gap(int axis, T from, T to) const { return std::max(T(0), std::max(low[axis] - to, from - high[axis])); }
+        Vector<T> gap(int axis, Vector<T> at) const {
+            const Vector<T> below = low[axis] - at, above = at - high[axis], most = below > above ? below : above;
+            return most > T(0) ? most : Vector<T>{};
+        }
     };
 
     std::vector<Node> nodes;

@@ -90,6 +90,7 @@ class PointConvolution(nn.Module):
         edges, weight = self._edges(hood), _autocast(self.weight)
         training = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
         columns = hood.transposed() if training else (None, None, None)
+        orders = hood.orders() if _native(hood) and features.nbytes > _CACHE else (None, None)
         out, response = ops.convolve(
             features,
             edges.values,
@@ -99,12 +100,16 @@ class PointConvolution(nn.Module):
             edges.scale,
             edges.parameters,
             *columns,
+            *orders,
             edges.basis,
             edges.constants,
         )
         if self.unit_response:
             out = _divide(out, response)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        if self.bias is None:
+            return out
+        bias = self.bias.to(out.dtype)
+        return out + bias if out.requires_grad else out.add_(bias)  # fresh memory is slow
 
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
@@ -146,7 +151,7 @@ class PointConvolution(nn.Module):
                     f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
                     f"got shape {list(q.shape)}"
                 )
-            if native.available and offsets.device.type == "cpu":
+            if _native(hood):
                 known = self.basis.native(offsets, radius)
                 if known is not None:
                     parameters = known.parameters
@@ -206,6 +211,11 @@ class _Edges(NamedTuple):
     constants: list[float] | None = None
 
 
+def _native(hood: Neighborhood) -> bool:
+    return native.available and hood.indices.device.type == "cpu"
+
+
+_CACHE = 1 << 24  # bytes of features that a processor keeps at hand, in whatever order they are read
 _LOW = (torch.bfloat16, torch.float16)
 
 

@@ -1,5 +1,6 @@
 """Every format is read back as it was written, and a broken file is named."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,24 @@ def test_pickles_are_not_opened(tmp_path: Path) -> None:
     np.savez(tmp_path / "evil.npz", points=np.array([object()], dtype=object))
     with pytest.raises(BadFileError, match=r"evil\.npz"):
         read_points(tmp_path / "evil.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("a.ply", "plyfile", "data"),
+        ("a.h5", "h5py", "data"),
+        ("b.stl", "trimesh", "data"),
+        ("a.laz", "laspy", "lidar"),
+    ],
+)
+def test_a_missing_library_says_how_to_get_it(
+    name: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mesh(tmp_path / name) if name.startswith("b") else write_scene(tmp_path / name, scene())
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"{module}: pip install 'pointvar\[{extra}\]'"):
+        read_points(tmp_path / name)
 
 
 def test_unknown_and_missing_files(tmp_path: Path) -> None:

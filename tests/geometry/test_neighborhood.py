@@ -281,3 +281,16 @@ class TestCopies:
         assert torch.equal(again.relative_positions(), expected[0])
         assert torch.equal(again.transposed().edges, expected[1])
         assert torch.equal(again.total_counts, hood.total_counts)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_orders_keep_clouds_and_neighbours_together(dim):
+    generator = torch.Generator().manual_seed(dim)
+    support = PointCloud(torch.rand(900, dim, generator=generator), lengths=[400, 0, 500])
+    queries = PointCloud(torch.rand(300, dim, generator=generator), lengths=[100, 100, 100])
+    hood = ball_query(support, queries, 0.2)
+    for order, cloud in zip(hood.orders(), (queries, support), strict=True):
+        assert torch.equal(order.sort().values, torch.arange(len(cloud)))
+        assert torch.equal(cloud.batch[order], cloud.batch)
+        steps = cloud.points[order].diff(dim=0).norm(dim=1).mean()
+        assert steps < 0.5 * cloud.points.diff(dim=0).norm(dim=1).mean()  # at random they would be equal

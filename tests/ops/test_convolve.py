@@ -13,7 +13,7 @@ if native.available:
 
 needs_native = pytest.mark.skipif(not native.available, reason="the native module is not in use")
 BACKENDS = ["reference", pytest.param("native", marks=needs_native)]
-REST = (None,) * 5 + ("values", None)  # of a backward call whose basis is given as values
+REST = (None,) * 7 + ("values", None)  # of a backward call whose basis is given as values
 
 
 def kernels(name):
@@ -45,6 +45,7 @@ def chunks(request, monkeypatch):
     monkeypatch.setattr(reference, "SLOTS", request.param[1])
     if native.available:
         monkeypatch.setattr(native_convolve, "ROWS", request.param[0])
+        monkeypatch.setattr(native_convolve, "NUMBERS", 1)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -97,6 +98,21 @@ def test_gradients_of_both_backends(wanted, c, o, backend, chunks):
             torch.testing.assert_close(grad, right)
         else:
             assert grad.numel() == 0
+
+
+@pytest.mark.parametrize("frozen", [False, True])  # either way back
+@pytest.mark.parametrize(("c", "o"), [(1, 9), (9, 2), (8, 8)])
+def test_the_order_of_visits_changes_nothing(c, o, frozen, chunks):
+    features, values, weight, row_offsets, indices = problem(c=c, o=o)
+    values.requires_grad_(not frozen)
+    wanted = [t for t in (features, values, weight) if t.requires_grad]
+    orders = torch.randperm(len(row_offsets) - 1), torch.randperm(len(features))
+    results = []
+    for rest in ((), (*(None,) * 5, *orders)):
+        out, response = ops.convolve(features, values, weight, row_offsets, indices, *rest)
+        loss = out.sin().sum() + (0 if frozen else response.cos().sum())
+        results.append((out, response, *torch.autograd.grad(loss, wanted)))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("wanted", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (1, 1, 1)])

@@ -1,1 +1,1 @@
-"""The commands of the command line, one module each: ``add_parser`` and ``run``."""
+"""The subcommands of ``pointvar``: each file has ``configure(parser)`` and ``run(arguments)``."""

@@ -1,4 +1,7 @@
-"""pointvar evaluate: how well the network of a run predicts the test data."""
+"""Evaluate the network of a run on its test data.
+
+Writes evaluation.json into the run. Settings such as --votes=10 or --data.path=... go over those of the run.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,11 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "evaluate",
-        help="evaluate the network of a run",
-        description="Evaluates the network of a run on its test data; writes evaluation.json into the run. "
-        "Options such as --data.path=... change settings of the run.",
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", type=Path, metavar="RUN", help="directory of a run")
     parser.add_argument("settings", nargs=argparse.REMAINDER, help="such as --votes=10")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,8 @@
-"""pointvar predict: labels for files, by the network of a run."""
+"""Label point clouds by the network of a run.
+
+A network that segments writes a PLY per file, with label, confidence and a colour per class, and classes.txt; one
+that classifies prints a line per file.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "predict",
-        help="label point clouds",
-        description="Labels files of points. A network that segments writes a PLY per file, with label, "
-        "confidence and a colour per class; one that classifies prints a line per file.",
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="directory of a run, or a saved network")
     parser.add_argument("files", type=Path, nargs="+", help="point clouds in any format that can be read")
     parser.add_argument("--output", type=Path, default=Path("predictions"), help="directory for PLY files")
     parser.add_argument("--votes", type=int, default=1, help="augmented passes to sum over")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--points", type=int, default=150_000, help="largest sphere, in points: memory")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,29 +1,26 @@
-"""pointvar train: a network from a recipe or a configuration file."""
+"""Train a network from recipes and configuration files.
+
+    pointvar train shapes norm-free --output=runs/shapes --epochs=10
+
+Recipes: scanobjectnn, modelnet40, scannet; shapes and rooms, on data made on the spot; norm-free, which goes
+with any of them. What comes later goes over what came earlier, and single settings over all.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "train",
-        help="train a network",
-        description="Trains a network. Options such as --data.batch_size=4 change single settings.",
-        epilog="pointvar train shapes norm-free --output runs/shapes --epochs=10",
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="+", help="recipes and YAML files, the later ones over the earlier")
     parser.add_argument(
         "options",
         nargs=argparse.REMAINDER,
-        help="--resume: go on with the run in the output directory; --print: show the configuration and stop; "
+        help="--resume: go on with the run in the output directory; --print: show the configuration; "
         "--settings: explain all settings; or any setting, such as --optimizer.rate=0.01",
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def _options(given: list[str]) -> tuple[argparse.Namespace, list[str]]:

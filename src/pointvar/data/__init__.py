@@ -6,6 +6,7 @@ from pointvar.data.crops import Crop, CropSampler, SphereCrops, cover, crop_sphe
 from pointvar.data.files import BadFileError, read_points, write_ply
 from pointvar.data.folder import Folder
 from pointvar.data.modelnet import ModelNet
+from pointvar.data.rooms import Rooms
 from pointvar.data.sample import Batch, Sample, collate
 from pointvar.data.scannet import ScanNet
 from pointvar.data.scanobjectnn import ScanObjectNN
@@ -40,6 +41,7 @@ __all__ = [
     "NormalizeSphere",
     "PointData",
     "PoissonDisk",
+    "Rooms",
     "Rotate",
     "Sample",
     "Scale",

@@ -179,6 +179,17 @@ class Neighborhood:
             "transposed", lambda: Transposed(*ops.transpose(self.row_offsets, self.indices, size))
         )
 
+    def orders(self) -> tuple[Tensor, Tensor]:
+        """Queries ``[M]`` and support points ``[N]`` along a curve through space; computed once.
+
+        Points that follow each other share neighbours, so that these are read from memory once.
+        """
+        return self.kept("orders", self._orders)
+
+    def _orders(self) -> tuple[Tensor, Tensor]:
+        queries = spatial_order(self.queries)
+        return queries, queries if self.queries is self.support else spatial_order(self.support)
+
     def kept(self, name: Any, make: Callable[[], T]) -> T:
         """Computes ``make()`` once per name, anew when points were changed in place.
 
@@ -231,6 +242,26 @@ class Neighborhood:
             f"Neighborhood({self.queries.num_points} queries, {self.support.num_points} support points, "
             f"{self.num_edges} edges, {mean:.1f} per query, {self.indices.device})"
         )
+
+
+def spatial_order(cloud: PointCloud) -> Tensor:
+    """The points ``[N]``, cloud by cloud, along a Z-shaped curve: what is near in space is near there."""
+    if not cloud.num_points:
+        return cloud.offsets.new_empty(0)
+    points = cloud.points.detach()
+    low, high = points.amin(0), points.amax(0)
+    cells = ((points - low) * ((1 << 16) - 1) / (high - low).clamp(min=1e-30)).long()
+    code = sum(_spread(cell) << axis for axis, cell in enumerate(cells.unbind(1)))
+    place = torch.arange(cloud.num_points, device=points.device)
+    cloud_of = torch.bucketize(place, cloud.offsets[1:], right=True)
+    return (code + (cloud_of << 48)).argsort()
+
+
+def _spread(numbers: Tensor) -> Tensor:
+    """Two zeros after each of 16 bits."""
+    for shift, mask in ((16, 0x0000FF0000FF), (8, 0x00F00F00F00F), (4, 0x0C30C30C30C3), (2, 0x249249249249)):
+        numbers = (numbers | numbers << shift) & mask
+    return numbers
 
 
 def _version(cloud: PointCloud) -> int:

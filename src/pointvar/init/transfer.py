@@ -195,7 +195,7 @@ def compute_table(
     repeats: int = 4,
     seed: int = 0,
     provenance: Mapping[str, Any] | None = None,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[list[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> Table:
     """Measures z at each depth of a plain network of convolutions under direct initialisation.
 
@@ -211,21 +211,19 @@ def compute_table(
         repeats: independent networks to average over.
         seed: of the weights.
         provenance: more to be noted.
-        progress: is told what was measured.
+        progress: wraps the loop over the rows, to show how far it has come.
     """
     activation = nn.LeakyReLU(0.2) if activation is None else activation
     table = Table(name, {}, {}, activation_moment(activation), max_neighbors)
-    for method in methods:
-        for unit in (False, True):
-            rows = [
-                _plain(method, unit, batches, depth, channels, num_basis, activation, seed + i)
-                for i in range(repeats)
-            ]
-            row = f"{method} unit" if unit else method
-            values = torch.tensor([z for z, _ in rows], dtype=torch.float64).mean(0)
-            table.z[row] = [float(f"{v:.6g}") for v in values.tolist()]
-            table.num_basis[row] = rows[0][1]
-            progress(row)
+    for method, unit in progress([(method, unit) for method in methods for unit in (False, True)]):
+        nets = [
+            _plain(method, unit, batches, depth, channels, num_basis, activation, seed + i)
+            for i in range(repeats)
+        ]
+        row = f"{method} unit" if unit else method
+        values = torch.tensor([z for z, _ in nets], dtype=torch.float64).mean(0)
+        table.z[row] = [float(f"{v:.6g}") for v in values.tolist()]
+        table.num_basis[row] = nets[0][1]
     table.provenance = {
         "depth": depth,
         "channels": channels,

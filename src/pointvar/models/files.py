@@ -106,8 +106,8 @@ def _plain(name: str, value: Any) -> Any:
     if inspect.isfunction(value) and value in known:
         return known[value]
     raise ValueError(
-        f"{name}={value!r} cannot be saved: a network is saved by names; keep how it is made in your code, and "
-        "its state_dict in a file"
+        f"{name}={value!r} cannot be saved: a network is saved by names; keep how it is made in your code, "
+        "and its state_dict in a file"
     )
 
 

@@ -3,7 +3,8 @@
 ``reference_convolve.py`` says what each one computes. There v is given as ``values`` [E, K]; natively, a
 known basis is named instead and evaluated on the way: ``values`` are then the offsets [E, D], ``scale`` the
 estimator's weights q [E], ``parameters`` and ``constants`` those of the basis (see ``Basis.native``).
-The columns are the parts of ``Neighborhood.transposed()``, where they are known.
+The columns are the parts of ``Neighborhood.transposed()``, where they are known. Rows and columns are
+visited in the given orders, which changes nothing but the speed (see ``Neighborhood.orders``).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _(features, *unused, **_unused):  # type: ignore[no-untyped-def]
     return features.new_empty((), dtype=torch.float64)
 
 
-_LEFT_OUT: Any = (None,) * 5 + ("values", None)  # torch does not pass what a caller leaves out
+_LEFT_OUT: Any = (None,) * 7 + ("values", None)  # torch does not pass what a caller leaves out
 
 
 def _save_convolve(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

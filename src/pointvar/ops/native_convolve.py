@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pointvar.ops.native import _module, transpose
 
-ROWS = 512  # rows of a chunk
+ROWS = 512  # rows of a chunk, at least: with fewer, the matrix products are slower
+NUMBERS = 1 << 18  # in the projection of a chunk, where rows are short
 
 _local = threading.local()
 
@@ -33,20 +34,26 @@ def convolve(
     column_offsets: Tensor | None = None,
     column_rows: Tensor | None = None,
     column_edges: Tensor | None = None,
+    row_order: Tensor | None = None,
+    column_order: Tensor | None = None,
     basis: str = "values",
     constants: list[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     size, channels, outputs = weight.shape
     features, plan = _prepare(
-        features, values, row_offsets, indices, size, scale, parameters, basis, constants
+        features, values, row_offsets, indices, size, scale, parameters, basis, constants, row_order
     )
     rows = row_offsets.shape[0] - 1
     out, response = _empty((rows, outputs), weight.dtype), _empty((rows, size), values.dtype)
     matrix = weight.detach().flatten(0, 1)
-    phi = _scratch("phi", (ROWS, size * channels), values.dtype)
-    for first, count in _chunks(rows):
+    for first, count, phi in _chunks(rows, size * channels, values.dtype):
         plan.project(features, first, count, phi, response)
-        torch.mm(phi[:count].to(weight.dtype), matrix, out=out[first : first + count])
+        low = phi.to(weight.dtype)
+        if row_order is None:
+            torch.mm(low, matrix, out=out[first : first + count])
+        else:
+            part = torch.mm(low, matrix, out=_scratch("out", (count, outputs), weight.dtype))
+            out.index_copy_(0, row_order[first : first + count], part)
     return out, response
 
 
@@ -63,12 +70,14 @@ def convolve_backward(
     column_offsets: Tensor | None,
     column_rows: Tensor | None,
     column_edges: Tensor | None,
+    row_order: Tensor | None,
+    column_order: Tensor | None,
     basis: str,
     constants: list[float] | None,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     size, channels, outputs = weight.shape
-    of_basis = (size, scale, parameters, basis, constants)
+    of_basis = (size, scale, parameters, basis, constants, row_order)
     exact, plan = _prepare(features, values, row_offsets, indices, *of_basis)
     grad_out = grad_out.detach().to(weight.dtype).contiguous()
     along_edges = wanted[1] or wanted[3] or wanted[4]
@@ -80,9 +89,9 @@ def convolve_backward(
         columns = (column_offsets, column_rows, column_edges)
         if column_offsets is None:
             columns = transpose(row_offsets, indices, support)
-        grads = _back(plan, exact, weight, grad_out, columns, values.dtype, wanted)
+        grads = _back(plan, exact, weight, grad_out, columns, column_order, values.dtype, wanted)
     else:
-        grads = _forth(plan, exact, values, weight, grad_out, grad_response, wanted)
+        grads = _forth(plan, exact, values, weight, grad_out, grad_response, row_order, wanted)
     grad_features, grad_values, grad_weight, grad_scale, grad_parameters = (
         values.new_empty(0) if grad is None else grad for grad in grads
     )
@@ -101,22 +110,26 @@ def _back(
     weight: Tensor,
     grad_out: Tensor,
     columns: Any,
+    order: Tensor | None,
     dtype: torch.dtype,
     wanted: list[bool],
 ) -> list[Tensor | None]:
     size, channels, outputs = weight.shape
     turned = weight.detach().transpose(1, 2).reshape(size * outputs, channels).contiguous()
     wide = grad_out.to(dtype)
-    psi = _scratch("phi", (ROWS, size * outputs), dtype)
     grad_features = _empty(features.shape, weight.dtype) if wanted[0] else None
     grad_weight = torch.zeros(channels, size * outputs, dtype=weight.dtype) if wanted[2] else None
-    for first, count in _chunks(features.shape[0]):
-        plan.project_back(wide, first, count, psi, *columns)
-        low = psi[:count].to(weight.dtype)
+    for first, count, psi in _chunks(features.shape[0], size * outputs, dtype):
+        plan.project_back(wide, first, count, psi, *columns, order)
+        low = psi.to(weight.dtype)
         if grad_features is not None:
-            torch.mm(low, turned, out=grad_features[first : first + count])
+            if order is None:
+                torch.mm(low, turned, out=grad_features[first : first + count])
+            else:
+                part = torch.mm(low, turned, out=_scratch("out", (count, channels), weight.dtype))
+                grad_features.index_copy_(0, order[first : first + count], part)
         if grad_weight is not None:
-            grad_weight.addmm_(features[first : first + count].to(weight.dtype).t(), low)
+            grad_weight.addmm_(_rows(features, order, first, count).to(weight.dtype).t(), low)
     if grad_weight is not None:
         grad_weight = grad_weight.view(channels, size, outputs).transpose(0, 1).contiguous()
     return [grad_features, None, grad_weight, None, None]
@@ -129,32 +142,31 @@ def _forth(
     weight: Tensor,
     grad_out: Tensor,
     grad_response: Tensor,
+    order: Tensor | None,
     wanted: list[bool],
 ) -> list[Tensor | None]:
     size, channels, outputs = weight.shape
     dtype, edges = values.dtype, values.shape[0]
     rows = grad_out.shape[0]
     matrix = weight.detach().flatten(0, 1)
-    phi = _scratch("phi", (ROWS, size * channels), dtype)
-    grad_phi = _scratch("grad", (ROWS, size * channels), dtype)
     grad_features = _zeros(features.shape, dtype) if wanted[0] else None
     grad_weight = torch.zeros(size * channels, outputs, dtype=weight.dtype) if wanted[2] else None
     grad_values = _empty(values.shape, dtype) if wanted[1] else None
     grad_scale = _empty((edges,), dtype) if wanted[3] else None
     sums = torch.zeros(plan.parameter_sums, dtype=dtype) if wanted[4] else None
     response = grad_response.detach().contiguous()
-    for first, count in _chunks(rows):
-        grad = grad_out[first : first + count]
+    for first, count, phi in _chunks(rows, size * channels, dtype):
+        grad = _rows(grad_out, order, first, count)
         if grad_weight is not None:
             plan.project(features, first, count, phi, None)
-            grad_weight.addmm_(phi[:count].to(weight.dtype).t(), grad)
+            grad_weight.addmm_(phi.to(weight.dtype).t(), grad)
         if wanted[0] or wanted[1] or wanted[3] or wanted[4]:
             if weight.dtype == dtype:
-                torch.mm(grad, matrix.t(), out=grad_phi[:count])
+                torch.mm(grad, matrix.t(), out=phi)
             else:
-                grad_phi[:count] = grad @ matrix.t()
+                phi.copy_(grad @ matrix.t())
             plan.unproject(
-                *(features, first, count, grad_phi, response),
+                *(features, first, count, phi, response),
                 *(grad_features, grad_values, grad_scale, sums),
             )
     return [
@@ -191,12 +203,11 @@ def second_moment(
         features, values, row_offsets, indices, size, scale, parameters, basis, constants
     )
     rows = row_offsets.shape[0] - 1
-    phi = _scratch("phi", (ROWS, size * features.shape[1]), values.dtype)
     response = _empty((rows, size), values.dtype) if unit_response else None
     squares = torch.empty(rows, dtype=torch.float64)
-    for first, count in _chunks(rows):
+    for first, count, phi in _chunks(rows, size * features.shape[1], values.dtype):
         plan.project(features, first, count, phi, response)
-        plan.squared_norms(phi[:count], squares[first : first + count])
+        plan.squared_norms(phi, squares[first : first + count])
     if response is not None:
         length = response.double().square().sum(1)
         squares = torch.where(length > 0, squares / length, 0)
@@ -216,12 +227,14 @@ def _prepare(
     parameters: Tensor | None,
     basis: str,
     constants: list[float] | None,
+    order: Tensor | None = None,
 ) -> tuple[Tensor, Any]:
     make = _module.PlanFloat if values.dtype == torch.float32 else _module.PlanDouble
     values = values.detach().contiguous()
     plan = make(
         row_offsets.contiguous(),
         indices.contiguous(),
+        order,
         features.shape[0],
         basis,
         size,
@@ -233,9 +246,21 @@ def _prepare(
     return features.detach().to(values.dtype).contiguous(), plan
 
 
-def _chunks(rows: int) -> Iterator[tuple[int, int]]:
-    for first in range(0, rows, ROWS):
-        yield first, min(ROWS, rows - first)
+def _chunks(rows: int, width: int, dtype: torch.dtype) -> Iterator[tuple[int, int, Tensor]]:
+    """First row, number of rows and room for their projection, of ``width`` numbers each."""
+    most = max(ROWS, NUMBERS // width)
+    room = _scratch("phi", (min(most, rows), width), dtype)
+    for first in range(0, rows, most):
+        count = min(most, rows - first)
+        yield first, count, room[:count]
+
+
+def _rows(tensor: Tensor, order: Tensor | None, first: int, count: int) -> Tensor:
+    """The rows that are visited from ``first`` on."""
+    if order is None:
+        return tensor[first : first + count]
+    room = _scratch("rows", (count, tensor.shape[1]), tensor.dtype)
+    return torch.index_select(tensor, 0, order[first : first + count], out=room)
 
 
 def _empty(shape: Any, dtype: torch.dtype) -> Tensor:

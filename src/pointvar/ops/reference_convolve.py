@@ -94,6 +94,8 @@ def convolve(
     column_offsets: Tensor | None = None,
     column_rows: Tensor | None = None,
     column_edges: Tensor | None = None,
+    row_order: Tensor | None = None,
+    column_order: Tensor | None = None,
     basis: str = "values",
     constants: list[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -121,6 +123,8 @@ def convolve_backward(
     column_offsets: Tensor | None,
     column_rows: Tensor | None,
     column_edges: Tensor | None,
+    row_order: Tensor | None,
+    column_order: Tensor | None,
     basis: str,
     constants: list[float] | None,
     wanted: list[bool],

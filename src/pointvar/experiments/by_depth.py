@@ -1,0 +1,80 @@
+"""Second moments by depth of plain networks: what the figures on variance share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pointvar.diagnose import variance_report
+from pointvar.geometry import Neighborhood
+from pointvar.init import standard_init, transfer_init, variance_init
+from pointvar.models import PlainNet
+
+Batch = tuple[Tensor, Neighborhood]
+Curve = list[float]
+
+
+def plain(method: str, depth: int, channels: int, batch: Batch, seed: int, unit: bool = False) -> PlainNet:
+    """A plain network for the features and the receptive field of a batch."""
+    features, hood = batch
+    return PlainNet(
+        depth,
+        channels,
+        features.shape[1],
+        method=method,
+        unit_response=unit,
+        radius=float(hood.radius.mean()),
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def initialisers(batch: Batch, table: str) -> dict[str, Callable[[PlainNet, torch.Generator], Any]]:
+    """Standard, direct and transferred weights, as functions of a network and a generator."""
+    moment = float(batch[0].square().mean())
+    return {
+        "standard": lambda net, generator: standard_init(net, generator=generator),
+        "direct": lambda net, generator: variance_init(net, batch, generator=generator),
+        "direct, exact": lambda net, generator: variance_init(net, batch, exact=True, generator=generator),
+        "transfer": lambda net, generator: transfer_init(
+            net, table, input_moment=moment, generator=generator
+        ),
+    }
+
+
+def activations(net: PlainNet, batch: Batch) -> Curve:
+    """Second moment of the output of each convolution."""
+    return [layer.variance for layer in variance_report(net, batch, backward=False).layers]
+
+
+def gradients(net: PlainNet, batch: Batch) -> Curve:
+    """Second moment of the gradient with respect to the output of each convolution."""
+    report = variance_report(net, batch)
+    return [layer.activation_gradient or 0.0 for layer in report.layers]
+
+
+def draw(
+    axes: Any, curves: list[Curve], label: str, color: str, low: float = 1e-12, high: float = 1e12
+) -> None:
+    """The geometric mean of curves over depth and their range; values beyond the picture stay at its edge."""
+    values = torch.tensor(curves, dtype=torch.float64).nan_to_num(high).clamp(low, high)
+    depth = range(1, values.shape[1] + 1)
+    axes.plot(depth, values.log().mean(0).exp(), color=color, label=label, linewidth=1.4)
+    axes.fill_between(depth, values.amin(0), values.amax(0), color=color, alpha=0.2, linewidth=0)
+
+
+def panels(methods: list[str], height: float = 4.6) -> tuple[Any, dict[str, Any]]:
+    """A figure with one panel per method, two rows of five."""
+    from pointvar.experiments.options import canvas
+
+    figure, axes = canvas(11, height, 2, 5, sharex=True, sharey=True)
+    named = dict(zip(methods, axes.flat, strict=True))
+    for name, panel in named.items():
+        panel.set_title(name, fontsize=10)
+        panel.set_yscale("log")
+        panel.axhline(1, color="0.8", linewidth=0.8, zorder=0)
+    for panel in axes[1]:
+        panel.set_xlabel("layer")
+    return figure, named
