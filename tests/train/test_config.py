@@ -1,5 +1,6 @@
 """Configurations: YAML in and out, recipes that combine, errors that say what is wrong."""
 
+import re
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -59,6 +60,6 @@ def test_every_setting_is_explained() -> None:
         value = getattr(Config(), section.name)
         names = [f"{section.name}.{f.name}" for f in fields(value)] if is_dataclass(value) else [section.name]
         for name in names:
-            after = text.split(f"--{name} ")[-1].split(" --")[0]
+            after = re.split(rf"--{re.escape(name)}\+? ", text)[-1].split(" --")[0]
             assert "(type:" in after, name
             assert len(after.split("(type:")[0].split()) > 2, f"{name} has no help"

@@ -1,7 +1,7 @@
 """Label point clouds by the network of a run.
 
-A network that segments writes a PLY per file, with label, confidence and a colour per class, and classes.txt; one
-that classifies prints a line per file.
+A network that segments writes a PLY per file, with label, confidence and a colour per class, and classes.txt;
+one that classifies prints a line per file.
 """
 
 from __future__ import annotations
