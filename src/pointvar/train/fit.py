@@ -15,6 +15,7 @@ from typing import Any
 
 import lightning.pytorch as lightning
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 import pointvar
@@ -168,7 +169,8 @@ class _Run:
         record = Record(config, print if self.verbose else None)
         chosen: list[lightning.Callback] = [_Ranks(self), init, record, *callbacks]
         if folder is not None:
-            write_run(folder, config, resume=last is not None)
+            if not rank_zero_only.rank:  # type: ignore[attr-defined]  # known before processes are joined
+                write_run(folder, config, resume=last is not None)
             chosen.append(Checkpoints(folder, config.checkpoint_steps))
         if self.verbose and sys.stderr.isatty():
             chosen.append(Progress())

@@ -84,6 +84,8 @@ class Task:
     epoch: int
     number: int
     items: tuple[Item, ...]
+    counts: bool = True
+    """False: only there so that every rank has a batch; its labels are ignored."""
 
 
 class Preparation(Dataset[Prepared]):
@@ -115,6 +117,7 @@ class Preparation(Dataset[Prepared]):
             known = (labels >= 0).nonzero().squeeze(1)
             labels, options = labels[known], {"queries": batch.cloud[known]}
         levels = self.hierarchy(batch.cloud, generator=generator(*key, LEVELS, task.number), **options)
+        labels = labels if task.counts else torch.full_like(labels, -1)
         return Prepared(batch.features, levels, labels, mix(*key, DROPOUT, task.number))
 
 
@@ -176,13 +179,13 @@ class Loader:
 
     Batches are numbered over all processes together: of W ranks, rank r takes batches r, r + W, ..., so that
     W processes do what one does that accumulates the gradients of W batches. If the batches do not divide
-    among the ranks, the first ones are used again at the end.
+    among the ranks, the first ones are used again at the end (in an evaluation, without labels).
 
     Args:
         preparation: makes the batches.
         order: what belongs to an epoch, in order: ``Shuffled``, ``Planned`` or ``Fixed``.
         batch_size: clouds per batch.
-        training: every rank gets as many batches, and a batch is another one in each epoch.
+        training: a batch is another one in each epoch.
         drop_last: leaves out a smaller last batch.
         workers: processes that prepare batches; 0: this one.
         pin: batches in page-locked memory.
@@ -216,9 +219,7 @@ class Loader:
         return full if self.drop_last or not rest else full + 1
 
     def __len__(self) -> int:
-        if self.training:
-            return -(-self.total // self.ranks)
-        return len(range(self.rank, self.total, self.ranks))
+        return -(-self.total // self.ranks)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -239,8 +240,9 @@ class Loader:
         order = self.order(epoch)
         size = self.batch_size
         every = [Task(epoch, i, tuple(order[i * size : (i + 1) * size])) for i in range(self.total)]
-        if self.training:
-            every += every[: -len(every) % self.ranks]
+        # What is missing to as many batches for each rank is repeated; in an evaluation it must not count.
+        again = every * self.ranks
+        every += [replace(task, counts=self.training) for task in again[: -len(every) % self.ranks]]
         return every[self.rank :: self.ranks]
 
     def __iter__(self) -> Iterator[Prepared]:
