@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ def write_run(folder: Path, config: Config, resume: bool) -> None:
     versions = {
         "pointvar": pointvar.__version__,
         "torch": torch.__version__,
-        "lightning": lightning.__version__,
+        "lightning": version("lightning"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),

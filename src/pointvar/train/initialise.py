@@ -89,7 +89,7 @@ class VarianceInit(lightning.Callback):
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.ckpt_path is not None or trainer.global_step > 0:
             return
-        loader = trainer.train_dataloader
+        loader: Any = trainer.train_dataloader
         batches = [
             module.transfer_batch_to_device(batch, module.device, 0)
             for batch in islice(iter(loader), self.batches)
