@@ -199,6 +199,9 @@ class _Run:
             result.diverged = str(error)
         except Interrupted:
             result.interrupted = True
+        finally:
+            self.train_loader.close()
+            self.test_loader.close()
         result.history, result.seconds, result.steps = record.rows, record.seconds, trainer.global_step
         result.init = None if init.report is None else init.report.to_dict()
         if not result.interrupted and result.diverged is None and trainer.is_global_zero:

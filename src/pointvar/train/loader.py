@@ -249,6 +249,14 @@ class Loader:
             self._position += 1
             yield batch
 
+    def close(self) -> None:
+        """Ends the workers. Left to the garbage collector they would be waited for, five seconds each: it
+        takes away the queue by which they are told to end before it tells them."""
+        iterator = getattr(self._pool, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()
+        self._pool = None
+
     def _prepared(self, tasks: Sequence[Task]) -> Iterator[Prepared]:
         if self._kept is not None:
             for number, task in enumerate(tasks):
