@@ -10,6 +10,8 @@ from importlib import import_module
 COMMANDS = {
     "tables": "measure tables of z, from which weights can be transferred without data",
     "reproduce": "make a figure or table of the paper",
+    "report": "write runs, results and clouds as one HTML page",
+    "doctor": "check this installation, and say what to do",
 }
 """Name -> what it does."""
 
@@ -37,14 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subparser.set_defaults(run=module.run)
     parsed = parser.parse_args(arguments)
     try:
-        parsed.run(parsed)
+        return parsed.run(parsed) or 0
     except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
         print(f"pointvar {chosen}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\npointvar {chosen}: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":
