@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through chromedriver by the WebDriver protocol, which is plain HTTP and JSON."""
+"""A headless Chromium, driven through chromedriver by the WebDriver protocol: plain HTTP and JSON."""
 
 import base64
 import json
@@ -6,7 +6,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,39 +33,40 @@ DRIVER = shutil.which("chromedriver")
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the name that the protocol gives to references
 
 
-class Browser:
-    """One window. Use it as a context manager."""
-
-    def __enter__(self) -> "Browser":
-        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.process = subprocess.Popen(
-            [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+@contextmanager
+def browser() -> Iterator["Browser"]:
+    """A new browser with an empty profile, and its end."""
+    with ExitStack() as stack:
+        profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        process = stack.enter_context(
+            subprocess.Popen(
+                [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
         )
+        stack.callback(process.terminate)
         found = None
         while found is None:
-            line = self.process.stdout.readline()
+            line = process.stdout.readline()
             assert line, "chromedriver has ended"
             found = re.search(r"successfully on port (\d+)", line)
-        self.address = f"http://127.0.0.1:{found[1]}/session"
+        options = {"binary": CHROMIUM, "args": [*FLAGS, f"--user-data-dir={profile}"]}
         wanted = {
             "browserName": "chrome",
-            "goog:chromeOptions": {
-                "binary": CHROMIUM,
-                "args": [*FLAGS, f"--user-data-dir={self.profile.name}"],
-            },
+            "goog:chromeOptions": options,
             "goog:loggingPrefs": {"browser": "ALL"},
         }
-        self.address += "/" + self.ask("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
-        return self
+        address = f"http://127.0.0.1:{found[1]}/session"
+        session = Browser(address).ask("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+        window = Browser(f"{address}/{session}")
+        stack.callback(window.ask, "", method="DELETE")
+        yield window
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.ask("", method="DELETE")
-        finally:
-            self.process.terminate()
-            self.process.wait(20)
-            self.process.stdout.close()
-            self.profile.cleanup()
+
+class Browser:
+    """One window."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -102,22 +106,28 @@ class Browser:
 
     def settle(self) -> None:
         """Waits until moving has ended and two pictures have been drawn."""
-        script = "const done = arguments[0]; setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 250)"
+        script = """
+            const done = arguments[0];
+            setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => done())), 250);
+        """
         self.ask("/execute/async", {"script": script, "args": []})
 
     def find(self, selector: str) -> dict[str, str]:
         return self.ask("/element", {"using": "css selector", "value": selector})
 
     def click(self, selector: str) -> None:
+        self.show(selector)
         self.ask(f"/element/{self.find(selector)[ELEMENT]}/click", {})
+
+    def show(self, selector: str) -> None:
+        """Scrolls until an element is in the middle of the window."""
+        script = "document.querySelector(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})"
+        self.run(script, selector)
+        self.settle()
 
     def point(self, selector: str, *places: tuple[int, int], press: bool = False) -> None:
         """Moves the mouse over places, from the middle of an element, with the button down or not."""
-        self.run(
-            "document.querySelector(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})",
-            selector,
-        )
-        self.settle()
+        self.show(selector)
         origin = self.find(selector)
         steps: list[dict[str, Any]] = [
             {"type": "pointerMove", "duration": 20, "x": x, "y": y, "origin": origin} for x, y in places

@@ -1,4 +1,4 @@
-"""Results on disk as training, experiments and prediction leave them, made up in a moment: what a report is tested with.
+"""Results on disk as training, experiments and prediction leave them, made up in a moment.
 
 As a script it writes them, and a report on them, to a folder: python tests/report/demo.py FOLDER
 """
@@ -115,7 +115,8 @@ def write_results(folder: Path) -> Path:
     }
     (folder / "fig-variance.json").write_text(json.dumps(numbers))
     (folder / "fig-variance.svg").write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 300 80"><path d="M10 70L290 10" stroke="#a33"/></svg>'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 300 80">'
+        '<path d="M10 70L290 10" stroke="#a33"/></svg>'
     )
     cells = [
         {
@@ -139,7 +140,7 @@ def write_results(folder: Path) -> Path:
 
 
 def write_room(folder: Path, points: int = 40_000) -> Path:
-    """A room with its labels and predictions that are wrong in places, as PLY, and the names of its classes."""
+    """A room with labels and predictions that are wrong in places, as PLY, and names of classes."""
     folder.mkdir(parents=True)
     rooms = Rooms(1, num_points=points)
     sample = rooms[0]

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from report_demo import write_run
 from test_page import Page
 
@@ -94,7 +95,7 @@ def test_a_run_that_has_only_begun(tmp_path):
 
 def test_an_initialisation_as_it_is(tmp_path, generator):
     network = pv.models.PlainNet(4, 8, 3, method="MCConv")
-    cloud = pv.PointCloud(np.random.default_rng(0).random((200, 3), dtype=np.float32))
+    cloud = pv.PointCloud(torch.rand(200, 3, generator=generator))
     report = pv.variance_init(network, (cloud.points, pv.ball_query(cloud, cloud, 0.3)), generator=generator)
     (tmp_path / "init.json").write_text(json.dumps(report.to_dict()))
     page = read(tmp_path / "init.json")

@@ -100,12 +100,10 @@ def _show_object(report: Report, content: Mapping[str, Any]) -> None:
     if facts:
         report.facts(facts)
     rest = {key: value for key, value in content.items() if key not in facts}
-    along = next((name for name in ALONG if name in rest and _is_curve(rest[name])), None)
-    length = len(rest[along]) if along else 0
-    together = {k: v for k, v in rest.items() if k != along and _is_curve(v) and len(v) == length}
-    if along is not None and together:
-        report.curves(together, rest[along], xlabel=along, log=None)
-        rest = {key: value for key, value in rest.items() if key != along and key not in together}
+    curves = {key: value for key, value in rest.items() if _is_curve(value)}
+    if _along(curves) is not None:
+        _show_curves(report, curves)
+        rest = {key: value for key, value in rest.items() if key not in curves}
     for key, value in rest.items():
         _show_value(report, key, value)
 
@@ -113,12 +111,16 @@ def _show_object(report: Report, content: Mapping[str, Any]) -> None:
 def _show_value(report: Report, name: str, value: Any) -> None:
     title = name.replace("_", " ")
     if _is_curve(value):
-        report.curves({title: value}, title=title, log=None)
+        _show_curves(report, {title: value}, title)
     elif _is_curves(value):
-        report.curves(value, title=title, log=None)
+        _show_curves(report, value, title)
     elif isinstance(value, Mapping) and value and all(_is_curves(item) for item in value.values()):
         report.heading(title)
-        report.panels(value, log=None)
+        if any(_along(item) is not None for item in value.values()):
+            for key, item in value.items():
+                _show_curves(report, item, key)
+        else:
+            report.panels(value, log=None)
     elif isinstance(value, Mapping) and value and all(_is_row(item) for item in value.values()):
         report.table([{"": key, **_flat(item)} for key, item in value.items()], title=title)
     elif isinstance(value, list) and value and all(_is_row(item) for item in value):
@@ -128,6 +130,20 @@ def _show_value(report: Report, name: str, value: Any) -> None:
         _show_object(report, value)
     else:
         report.code(json.dumps(value, indent=1, ensure_ascii=False), title)
+
+
+def _show_curves(report: Report, curves: Mapping[str, Any], title: str = "") -> None:
+    along = _along(curves)
+    rest = {name: values for name, values in curves.items() if name != along}
+    report.curves(rest, None if along is None else curves[along], title=title, xlabel=along or "", log=None)
+
+
+def _along(curves: Mapping[str, Any]) -> str | None:
+    """Which of some curves the others, all as long, are drawn over."""
+    lengths = {len(values[0] if isinstance(values[0], list) else values) for values in curves.values()}
+    if len(curves) < 2 or len(lengths) > 1:
+        return None
+    return next((name for name in ALONG if name in curves and _ascends(curves[name])), None)
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
