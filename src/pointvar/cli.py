@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 COMMANDS = {
+    "train": "train a network",
+    "evaluate": "evaluate the network of a run",
+    "predict": "label point clouds by the network of a run",
     "tables": "measure tables of z, from which weights can be transferred without data",
     "reproduce": "make a figure or table of the paper",
 }
@@ -37,14 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subparser.set_defaults(run=module.run)
     parsed = parser.parse_args(arguments)
     try:
-        parsed.run(parsed)
+        return parsed.run(parsed) or 0
     except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
         print(f"pointvar {chosen}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\npointvar {chosen}: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":
