@@ -2,8 +2,8 @@
 
     python benchmarks/training.py --threads 2 --output benchmarks/results/training.json
 
-Each case runs in a process of its own, for its peak memory. "PyG" is the same classifier, with the same weights
-and neighbourhoods, of parts of PyTorch Geometric: message passing, scatter, ``torch_geometric.nn.MLP`` for bases.
+Each case runs in a process of its own, for its peak memory. "pyg" is the same classifier, with the same
+weights and neighbourhoods, by the message passing and the pooling of PyTorch Geometric.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def measure(case: str, repeats: int, batch_size: int | None, threads: int) -> di
     inner = (batch.labels >= 0).nonzero().squeeze(1)
     queries = {"queries": batch.cloud[inner]} if segment else {}
     step: nn.Module = PyGClassifier(model) if case.startswith("pyg") else model
-    groups = [p for p in decayed(model)]
+    groups = list(decayed(model))
     rest = [p for p in model.parameters() if not any(p is g for g in groups)]
     optimizer = torch.optim.SGD(
         [{"params": groups, "weight_decay": 1e-4}, {"params": rest}], lr=0.005, momentum=0.9
@@ -163,9 +163,10 @@ def main() -> None:
         print(json.dumps(row))
         return
     rows = []
-    print(
-        f"{'case':20} {'points':>8} {'clouds/s':>9} {'geometry':>9} {'forward':>9} {'backward':>9} {'optim.':>8} {'GB':>6}"
+    head = " ".join(
+        f"{name:>9}" for name in ("clouds/s", "geometry", "forward", "backward", "optimiser", "GB")
     )
+    print(f"{'case':20} {'points':>8} {head}")
     for case in arguments.cases:
         command = [sys.executable, __file__, "--one", case, "--repeats", str(arguments.repeats)]
         command += ["--threads", str(arguments.threads)]
@@ -176,14 +177,9 @@ def main() -> None:
             continue
         row = json.loads(done.stdout.splitlines()[-1])
         rows.append(row)
-        times = " ".join(
-            f"{row['seconds'][part] * 1000:7.1f}ms" for part in ("geometry", "forward", "backward")
-        )
-        print(
-            f"{case:20} {row['points']:8} {row['clouds_per_second']:9.2f} {times} "
-            f"{row['seconds']['optimiser'] * 1000:6.1f}ms {row['peak_gigabytes']:6.2f}",
-            flush=True,
-        )
+        times = " ".join(f"{seconds * 1000:7.1f}ms" for seconds in row["seconds"].values())
+        rate, memory = row["clouds_per_second"], row["peak_gigabytes"]
+        print(f"{case:20} {row['points']:8} {rate:9.2f} {times} {memory:9.2f}", flush=True)
         if arguments.output is not None:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
             arguments.output.write_text(json.dumps(rows, indent=1) + "\n")

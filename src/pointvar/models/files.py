@@ -33,7 +33,7 @@ def savable(network: T) -> T:
         build(self, *args, **kwargs)
         bound = dict(signature.bind(*args, **kwargs).arguments)
         bound.pop("generator", None)
-        self.arguments = bound
+        self.__dict__["arguments"] = bound
 
     __init__.__doc__, __init__.__wrapped__ = build.__doc__, build  # type: ignore[attr-defined]
     network.__init__ = __init__  # type: ignore[method-assign]
@@ -55,7 +55,7 @@ def save(model: nn.Module, path: str | Path, **notes: Any) -> None:
     """
     if not can_save(model):
         raise TypeError(f"{type(model).__name__} cannot be saved: known networks are {', '.join(_NETWORKS)}")
-    arguments: dict[str, Any] = {k: _plain(k, v) for k, v in model.arguments.items()}  # type: ignore[union-attr]
+    arguments = {name: _plain(name, value) for name, value in model.__dict__["arguments"].items()}
     description = {"network": type(model).__name__, "arguments": arguments, "notes": notes}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

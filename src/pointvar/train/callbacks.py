@@ -105,7 +105,7 @@ class Record(lightning.Callback):
                     self._writer.add_scalar(name, value, row["epoch"])
             self._writer.flush()
         if self.say is not None:
-            clouds = min(self.config.data.batch_size * len(trainer.train_dataloader), 10**9)
+            clouds = self.config.data.batch_size * int(trainer.num_training_batches)
             rate = clouds * trainer.world_size / max(now - self._epoch_begin, 1e-9)
             self.say(self._line(row, rate))
 

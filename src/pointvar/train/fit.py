@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,9 @@ class _Run:
             result.diverged = str(error)
         except Interrupted:
             result.interrupted = True
+        finally:
+            self.train_loader.close()
+            self.test_loader.close()
         result.history, result.seconds, result.steps = record.rows, record.seconds, trainer.global_step
         result.init = None if init.report is None else init.report.to_dict()
         if not result.interrupted and result.diverged is None and trainer.is_global_zero:
@@ -250,7 +254,7 @@ def write_run(folder: Path, config: Config, resume: bool) -> None:
     versions = {
         "pointvar": pointvar.__version__,
         "torch": torch.__version__,
-        "lightning": lightning.__version__,
+        "lightning": version("lightning"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),

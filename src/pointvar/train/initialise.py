@@ -13,8 +13,8 @@ from torch import nn
 from pointvar import init
 from pointvar.convolution import PointConvolution
 from pointvar.init import InitReport
+from pointvar.init.batches import Forward
 from pointvar.init.layers import Select
-from pointvar.init.walk import Forward
 from pointvar.train.config import InitConfig
 from pointvar.train.loader import Prepared
 
@@ -92,7 +92,7 @@ class VarianceInit(lightning.Callback):
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.ckpt_path is not None or trainer.global_step > 0:
             return
-        loader = trainer.train_dataloader
+        loader: Any = trainer.train_dataloader
         batches = [
             module.transfer_batch_to_device(batch, module.device, 0)
             for batch in islice(iter(loader), self.batches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,12 +66,6 @@ class Prepared:
         )
 
 
-class Network(Protocol):
-    """What the networks here have in common: they make the geometry that they need."""
-
-    hierarchy: Callable[..., Hierarchy]
-
-
 Transform = Callable[[Sample, torch.Generator], Sample]
 Item = int | Place
 """A sample of a data set, or a place in a scene."""
@@ -97,13 +91,13 @@ class Preparation(Dataset[Prepared]):
     """
 
     def __init__(
-        self, samples: Any, network: Network, transform: Transform | None, seed: int, stream: int
+        self, samples: Any, network: Any, transform: Transform | None, seed: int, stream: int
     ) -> None:
         self.samples, self.transform, self.seed, self.stream = samples, transform, seed, stream
         self.hierarchy = network.hierarchy
         self.queries = takes_queries(network)
 
-    def __getitem__(self, task: Task) -> Prepared:  # type: ignore[override]
+    def __getitem__(self, task: Task) -> Prepared:
         key = (self.seed, self.stream, task.epoch)
         chosen = [self.samples[item] for item in task.items]
         if self.transform is not None:
@@ -121,7 +115,7 @@ class Preparation(Dataset[Prepared]):
         return Prepared(batch.features, levels, labels, mix(*key, DROPOUT, task.number))
 
 
-def takes_queries(network: Network) -> bool:
+def takes_queries(network: Any) -> bool:
     """Whether a network can predict at other points than those of its input."""
     return "queries" in inspect.signature(network.hierarchy).parameters
 
@@ -254,6 +248,14 @@ class Loader:
         for batch in self._prepared(tasks):
             self._position += 1
             yield batch
+
+    def close(self) -> None:
+        """Ends the workers. Left to the garbage collector they would be waited for, five seconds each: it
+        takes away the queue by which they are told to end before it tells them."""
+        iterator = getattr(self._pool, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()
+        self._pool = None
 
     def _prepared(self, tasks: Sequence[Task]) -> Iterator[Prepared]:
         if self._kept is not None:

@@ -21,6 +21,8 @@ from pointvar.train.metrics import Metrics
 class _Supervised(lightning.LightningModule):
     """Training with labels. Batches are ``Prepared``."""
 
+    class_weights: Tensor | None
+
     def __init__(
         self,
         model: nn.Module,

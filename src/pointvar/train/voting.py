@@ -58,7 +58,8 @@ def class_probabilities(
     with _Evaluating(model) as device:
         for number, items in enumerate(chunks):
             looks = [prepare[Task(vote, number, items)].to(device) for vote in range(votes)]
-            total.append(sum(_probabilities(model(look.features, look.levels)) for look in looks) / votes)
+            shares = [_probabilities(model(look.features, look.levels)) for look in looks]
+            total.append(torch.stack(shares).mean(0))
     return torch.cat(total)
 
 
@@ -93,7 +94,7 @@ def predict_scene(
     if always:
         raise ValueError("clouds of a segmentation keep all their points: data.poisson must be null")
     transform = Compose(*changes)
-    queries, done = takes_queries(model), 0  # type: ignore[arg-type]
+    queries, done = takes_queries(model), 0
     with _Evaluating(model) as device:
         for own, margin in tiles(scene.points, tile, config.context):
             part = scene[torch.cat([own, margin])]
