@@ -95,6 +95,7 @@ class _Supervised(lightning.LightningModule):
             [group for group in groups if group["params"]],
             lr=self.settings.rate,
             momentum=self.settings.momentum,
+            fused=True,
         )
 
     def rate(self, epoch: int) -> float:
