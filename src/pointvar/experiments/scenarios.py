@@ -55,6 +55,7 @@ LAPTOP: Settings = {
     "model": {"network": "classifier", "channels": [32, 64, 128], "head": 128, "radii": [0.1, 0.2, 0.4]},
     "optimizer": {"rate": 0.005, "milestones": [15]},
     "epochs": 20,
+    "evaluate_every": 5,
 }
 LAPTOP_40: Settings = {**LAPTOP, "optimizer": {"rate": 0.005, "milestones": [11]}, "epochs": 15}
 LAPTOP_UNET: Settings = {
