@@ -20,7 +20,7 @@ demo: .venv/installed
 	@$(BIN)/python examples/geometry.py --output demo/geometry.png
 
 test: .venv/installed
-	@$(BIN)/python -m pytest
+	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto
 
 lint: .venv/installed
 	@$(BIN)/ruff check .
@@ -30,6 +30,7 @@ lint: .venv/installed
 bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/geometry.py
 	@$(BIN)/python benchmarks/convolution.py
+	@$(BIN)/python benchmarks/initialisation.py
 
 clean:
 	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -102,7 +102,7 @@ def table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
 
 def _cell(value: Any) -> str:
     if value is None:
-        return "–"  # noqa: RUF001
+        return "–"
     if isinstance(value, bool):
         return "yes" if value else "**no**"
     if isinstance(value, int):

@@ -29,6 +29,7 @@ from pointvar.train import Data, load_config
 from pointvar.train.build import build_model
 from pointvar.train.clipping import decayed
 
+RESULTS = Path(__file__).resolve().parent / "results" / "training.json"
 CASES = [
     "scanobjectnn",
     "modelnet40",
@@ -163,7 +164,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batch-size", type=int, help="instead of the recipe's")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--output", type=Path, help="JSON, written after each case")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="JSON, written after each case")
     parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

@@ -13,6 +13,8 @@ COMMANDS = {
     "predict": "label point clouds by the network of a run",
     "tables": "measure tables of z, from which weights can be transferred without data",
     "reproduce": "make a figure or table of the paper",
+    "report": "write runs, results and clouds as one HTML page",
+    "doctor": "check this installation, and say what to do",
 }
 """Name -> what it does."""
 

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pointvar.init.layers import Layer, Select, outermost, predicate
+from pointvar.init.batches import Forward, feed
+from pointvar.init.layers import Layer, Select, channels_last, outermost, predicate, refuse_lazy
 from pointvar.init.report import table
-from pointvar.init.walk import Forward, feed, restored
+from pointvar.init.walk import restored
 
 HEALTHY, VANISHING, EXPLODING = "healthy", "vanishing", "exploding"
 
@@ -124,8 +125,8 @@ def variance_report(
             ``model(batch)``.
         backward: measures gradients too.
         forward: ``forward(model, batch)``.
-        loss: of the model's output, a scalar; default: its inner product with a fixed Gaussian of unit
-            variance, so that the gradient of the output has variance 1.
+        loss: of the model's output, a scalar; default: a fixed Gaussian combination of its channels, summed
+            over the points, so that the gradient of the output has variance 1.
         layers: which layers; types, name patterns or a predicate.
         mode: ``"train"``, ``"eval"``, or ``None``: as the model is.
         low, high: a layer whose output has a second moment below is vanishing, above exploding.
@@ -174,6 +175,7 @@ def variance_report(
 
 def _watched(model: nn.Module, select: Select) -> dict[str, tuple[nn.Module, list[nn.Parameter]]]:
     """Modules and their weights by name; also what an initialisation leaves alone, such as frozen layers."""
+    refuse_lazy(model)
     chosen = predicate(select)
     known = [Layer(name, module, kind) for name, module, kind in outermost(model) if kind is not None]
     if known or select is not None:
@@ -193,7 +195,10 @@ def _gradients(result: Any, loss: Callable[[Any], Tensor] | None, inputs: list[T
         first = result[0] if isinstance(result, (tuple, list)) and result else result
         if not isinstance(first, Tensor):
             raise TypeError(f"give a loss: the model returns {type(result).__name__}, not a tensor")
-        noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        # One gradient for all points of a channel, as from a loss that averages over them: gradients that
+        # differ from point to point would be smoothed away by the first layers they meet.
+        shape = (1, first.shape[1]) if first.dim() == 2 else first.shape
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         value = (first * noise.to(first)).sum()
     if not value.requires_grad:
         return {}
@@ -203,11 +208,7 @@ def _gradients(result: Any, loss: Callable[[Any], Tensor] | None, inputs: list[T
 
 
 def _measure(name: str, module: nn.Module, output: Tensor) -> LayerVariance:
-    taps: Any = getattr(module, "kernel_size", None)  # an image convolution has its channels second
-    values = output.double()
-    if isinstance(taps, tuple):
-        values = values.movedim(-len(taps) - 1, -1)
-    rows = values.reshape(-1, values.shape[-1] if values.dim() else 1)
+    rows = channels_last(module, output.double())
     return LayerVariance(
         name=name,
         kind=getattr(module, "method", None) or type(module).__name__,

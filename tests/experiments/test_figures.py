@@ -22,6 +22,7 @@ SMALL = {
 }
 WRITES = {
     "fig-basis": ("fig-basis", "fig-estimators"),
+    "fig-closed-form": ("fig-closed-form-synthetic-shapes",),
     "fig-depth": ("fig-depth-activations", "fig-depth-gradients"),
 }
 

@@ -22,21 +22,21 @@ def standard_init(
     model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
 ) -> InitReport:
     """Var[w] = 2 / (K C), after He et al. 2015: "He" in the paper's tables, and the default of our layers."""
-    return by_rule(model, "standard", lambda layer: 2 / layer.fans()[1], layers, generator)
+    return by_rule(model, "standard", _by_fans(lambda c, kc, ko: 2 / kc), layers, generator)
 
 
 def xavier_init(
     model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
 ) -> InitReport:
     """Var[w] = 2 / (K (C + O)), after Glorot and Bengio 2010."""
-    return by_rule(model, "Xavier", lambda layer: 2 / sum(layer.fans()[1:]), layers, generator)
+    return by_rule(model, "Xavier", _by_fans(lambda c, kc, ko: 2 / (kc + ko)), layers, generator)
 
 
 def channel_init(
     model: nn.Module, *, layers: Select = None, generator: torch.Generator | None = None
 ) -> InitReport:
     """Var[w] = 1 / C, as in implementations that forget the basis functions."""
-    return by_rule(model, "1/C", lambda layer: 1 / layer.fans()[0], layers, generator)
+    return by_rule(model, "1/C", _by_fans(lambda c, kc, ko: 1 / c), layers, generator)
 
 
 _AUTHORS = {"MCConv": 1, "PCCNN": 1, "SPHConv": 1, "KPConvN": 1, "KPConv": 2, "PointConv": 2}
@@ -49,12 +49,20 @@ def authors_init(
     2 / (K C) for KPConv and PointConv. Other layers are left alone."""
 
     def rule(layer: Layer) -> float | str:
-        method = layer.module.method if isinstance(layer.module, PointConvolution) else None
-        if method not in _AUTHORS:
+        conv = layer.module
+        if not isinstance(conv, PointConvolution) or conv.method not in _AUTHORS:
             return "not in the authors' code"
-        return _AUTHORS[method] / layer.fans()[1]
+        return _AUTHORS[conv.method] / (conv.basis.size * conv.in_channels)
 
     return by_rule(model, "authors'", rule, layers, generator)
+
+
+def _by_fans(variance: Callable[[int, int, int], float]) -> Rule:
+    def rule(layer: Layer) -> float | str:
+        fans = layer.fans()
+        return "it has several weights, or one that is no matrix" if fans is None else variance(*fans)
+
+    return rule
 
 
 def by_rule(

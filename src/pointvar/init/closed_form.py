@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pointvar.convolution import PointConvolution
 from pointvar.init.baselines import by_rule
-from pointvar.init.layers import Layer, Select
+from pointvar.init.layers import Layer, Select, outermost
 from pointvar.init.report import InitReport
 
 Activation = str | float | Callable[[Tensor], Tensor]
@@ -44,7 +44,8 @@ def closed_form_init(
             the target for a leaky ReLU of slope a.
         target: second moment that the output of each layer is to have.
         coherence: :math:`\rho`, how alike the features of neighbours are, measured in the documentation.
-        input_moment: second moment of the input features; the first layer (by registration) sees those.
+        input_moment: second moment of the input features; the model's first point convolution (by
+            registration) sees those.
         layers: which layers; types, name patterns or a predicate.
         generator: where weights come from; default: torch's global generator.
     """
@@ -52,16 +53,22 @@ def closed_form_init(
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
     inner = activation_moment(activation, target)
-    first = True
+    depth = depths(model)
 
     def rule(layer: Layer) -> float | str:
-        nonlocal first
-        if not (isinstance(layer.module, PointConvolution) and layer.module.unit_response):
+        conv = layer.module
+        if not (isinstance(conv, PointConvolution) and conv.unit_response):
             return "no unit response"
-        moment, first = (input_moment if first else inner), False
-        return target / (layer.fans()[0] * moment * coherence)
+        moment = input_moment if depth[conv] == 0 else inner
+        return target / (conv.in_channels * moment * coherence)
 
     return by_rule(model, "closed form", rule, layers, generator, target)
+
+
+def depths(model: nn.Module) -> dict[nn.Module, int]:
+    """The point convolutions of a model in order of registration, also those that are not to be set."""
+    found = [module for _, module, _ in outermost(model) if isinstance(module, PointConvolution)]
+    return {module: depth for depth, module in enumerate(found)}
 
 
 _NAMED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -86,9 +93,11 @@ def activation_moment(activation: Activation, variance: float = 1.0) -> float:
             activation = _NAMED[activation]
         # The rule of midpoints over +-12 standard deviations, symmetric around the kink of a ReLU at 0.
         x = (torch.arange(24_000, dtype=torch.float64) + 0.5) / 1_000 - 12
+        parameters = activation.parameters() if isinstance(activation, nn.Module) else iter(())
+        like = next(parameters, torch.empty(0))  # device and dtype that it works on
         density = torch.exp(-x.square() / 2) / (1_000 * math.sqrt(2 * math.pi))
         with torch.no_grad():
-            value = activation((x * variance**0.5).to(torch.get_default_dtype())).double()
+            value = activation((x * variance**0.5).to(like)).double().cpu()
         moment = float((value.square() * density).sum())
     if not 0 < moment < math.inf:
         raise ValueError(f"the activation's second moment must be positive and finite, got {moment}")

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from pointvar.basis import MLP
 from pointvar.convolution import PointConvolution
-from pointvar.init.layers import Layer, Select, Target, target_of
+from pointvar.init.batches import Forward
+from pointvar.init.layers import Layer, Select, Target, channels_last, check_target, target_of
 from pointvar.init.report import InitReport, LayerInit
-from pointvar.init.walk import Call, Forward, Statistic, walk
+from pointvar.init.walk import Call, Statistic, walk
 
 Steps = Generator[Statistic, Tensor, LayerInit | str]
 
@@ -53,7 +54,7 @@ def variance_init(
             has added.
         batches: one batch (a tuple, a mapping, a tensor, any other object), which takes one forward pass; or
             many (a list, a data loader, an iterator), each of which counts the same, and which take one
-            partial pass per layer and batch.
+            partial pass per layer and batch, and a whole one per batch.
         target: second moment of the outputs: a number, numbers by name pattern, or ``(name, module) ->
             number``.
         forward: ``forward(model, batch)``; default: ``model(*batch)``, ``model(**batch)`` or
@@ -79,6 +80,7 @@ def variance_init(
     """
     if bias not in ("zero", "keep"):
         raise ValueError(f"bias must be 'zero' or 'keep', got {bias!r}")
+    check_target(target, model)
 
     def strategy(layer: Layer) -> Steps:
         goal = target_of(target, layer)
@@ -134,29 +136,27 @@ def data_dependent_init(
     networks", https://arxiv.org/abs/1511.06856. For layers with one weight whose output's last (of image
     convolutions: second) dimension counts the channels. A layer without bias keeps its mean.
     """
+    check_target(target, model)
 
     def strategy(layer: Layer) -> Steps:
         goal = target_of(target, layer)
         if len(layer.weights) != 1:
             return "it has several weights"
         yield from _fit_basis(layer, generator)
-        layer.draw(1.0, generator)
-        layer.zero_bias()
-        moments = yield _channel_moments
-        mean, square = moments[0], moments[1]
+        if (yield from _probe(layer, generator)) is None:
+            return NOT_LINEAR
+        mean, square = yield _channel_moments
+        _checked(layer, square.mean(), "output under unit weights")
         spread = (square - mean.square()).clamp(min=0).sqrt()
         dead = spread <= 1e-6 * square.sqrt()
         if bool(dead.all()):
             raise ValueError(f"{layer.name}: every channel is constant on the data given")
         factor = torch.where(dead, 1.0, goal**0.5 / torch.where(dead, 1.0, spread))
         with torch.no_grad():
-            weight = layer.weights[0]
-            shape = [1] * weight.dim()
-            shape[layer.kind.out_dim] = -1
-            weight.mul_(factor.view(shape).to(weight))
+            layer.scale_channels(factor)
             if layer.biases:
                 layer.biases[0].copy_(-mean * factor)
-            variance = float(weight.double().square().mean())
+            variance = float(layer.weights[0].double().square().mean())
         return LayerInit(layer.name, layer.type, variance, goal, note="per channel")
 
     return walk(
@@ -175,6 +175,8 @@ def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Sta
     """A basis that sees offsets in their own unit is drawn anew for the radius it meets: N(0, 1 / D r^2)."""
     module = layer.module
     if isinstance(module, PointConvolution) and isinstance(module.basis, MLP) and module.basis.sees_length:
+        if not module.basis.linear.weight.requires_grad:
+            return
         radius = _checked(layer, (yield _mean_radius), "mean radius")
         module.basis.reset_parameters(generator, radius=radius)
 
@@ -182,24 +184,49 @@ def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Sta
 def _measure_and_draw(
     layer: Layer, goal: float, generator: torch.Generator | None, orthogonal: bool
 ) -> Steps:
-    entry = LayerInit(layer.name, layer.type, 0.0, goal)
     if layer.kind.second_moment is not None:
         z = _checked(layer, (yield lambda call: call.second_moment()), "input")
         layer.draw(goal / z, generator, orthogonal)
-    else:
-        before = [w.detach().clone() for w in layer.weights]
-        layer.draw(1.0, generator, orthogonal)
-        z = _checked(layer, (yield _output_moment), "output under unit weights")
-        layer.scale((goal / z) ** 0.5)
-        if not 0.99 < float((yield _output_moment)) / goal < 1.01:  # only rounding, if it is linear
-            with torch.no_grad():
-                for weight, value in zip(layer.weights, before, strict=True):
-                    weight.copy_(value)
-            warnings.warn(f"{layer.name} is not linear in its weights, and is left alone", stacklevel=2)
-            return "not linear in its weights"
-        entry.note = "probed"
-    entry.second_moment, entry.variance = z, goal / z
-    return entry
+        return LayerInit(layer.name, layer.type, goal / z, goal, z)
+    probe = yield from _probe(layer, generator, orthogonal)
+    if probe is None:
+        return NOT_LINEAR
+    layer.scale((goal / probe) ** 0.5)
+    return LayerInit(layer.name, layer.type, goal / probe, goal, probe, note="probed")
+
+
+NOT_LINEAR = "not linear in its weights"
+
+
+def _probe(
+    layer: Layer, generator: torch.Generator | None, orthogonal: bool = False
+) -> Generator[Statistic, Tensor, float | None]:
+    """The second moment of the output under weights of unit variance, which are left in place; ``None``, and
+    the weights as they were, if the layer is not linear in them."""
+    before = [w.detach().clone() for w in layer.weights]
+    layer.draw(1.0, generator, orthogonal)
+    if layer.kind.second_moment is not None:
+        return 1.0
+    moment, deviation = yield _linearity
+    z = _checked(layer, moment, "output under unit weights")
+    if deviation <= 1e-4 * moment:
+        return z
+    with torch.no_grad():
+        for weight, value in zip(layer.weights, before, strict=True):
+            weight.copy_(value)
+    warnings.warn(f"{layer.name} is {NOT_LINEAR}, and is left alone", stacklevel=2)
+    return None
+
+
+def _linearity(call: Call) -> Tensor:
+    """Second moments of the output, and of its deviation from -1/2 of what weights times -2 give, ``[2]``.
+
+    A power of two changes no rounding; the sign tells a ReLU, which is linear for positive factors."""
+    out = call.output().double()
+    call.layer.scale(-2.0)
+    deviation = out + call.output().double() / 2
+    call.layer.scale(-0.5)
+    return torch.stack([out.square().mean(), deviation.square().mean()])
 
 
 def _output_moment(call: Call) -> Tensor:
@@ -208,9 +235,7 @@ def _output_moment(call: Call) -> Tensor:
 
 def _channel_moments(call: Call) -> Tensor:
     """Mean and mean square of each channel, ``[2, O]``."""
-    out = call.output().double()
-    taps: Any = getattr(call.layer.module, "kernel_size", None)  # an image convolution has [B, O, ...]
-    rows = (out if taps is None else out.movedim(-len(taps) - 1, -1)).flatten(0, -2)
+    rows = channels_last(call.layer.module, call.output().double())
     return torch.stack([rows.mean(0), rows.square().mean(0)])
 
 

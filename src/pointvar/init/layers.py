@@ -1,13 +1,8 @@
-"""Which layers can be initialised: those that are linear in their weights, ours and anyone's.
-
-A registered type says which of its parameters are the weights, and, if it can, how to compute the second
-moment Z of what they multiply: Var[out] = Z Var[w]. The outermost registered module owns all inside it.
-"""
+"""The layers of a model that can be initialised. The outermost registered module owns all inside it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,67 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from pointvar.convolution import PointConvolution
-from pointvar.init import moments
+from pointvar.init.registry import Kind, kind_of
 
-SecondMoment = Callable[..., Tensor]
 Select = type | tuple[type, ...] | str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 Target = float | Mapping[str, float] | Callable[[str, nn.Module], float]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a type of layer is initialised; see ``register_layer``."""
-
-    weight: tuple[str, ...]
-    bias: tuple[str, ...]
-    second_moment: SecondMoment | None
-    out_dim: int
-
-
-_KINDS: dict[type | str, Kind] = {}
-
-
-def register_layer(
-    layer: type[nn.Module] | str,
-    weight: str | Sequence[str] = "weight",
-    bias: str | Sequence[str] = "bias",
-    second_moment: SecondMoment | None = None,
-    out_dim: int = 0,
-) -> None:
-    r"""Teaches the initialisation a type of layer whose output is linear in its weights.
-
-    Args:
-        layer: the type, or its full name (``"package.module.Class"``) where importing it is not wanted.
-            Subclasses count too, unless they are registered themselves.
-        weight: the parameters to draw, by name inside the module; ``*`` matches any part, as in
-            ``"lins.*.weight"``. If there are several, they share one variance.
-        bias: the parameters that are added, and set to 0; names that do not exist are ignored.
-        second_moment: ``second_moment(module, *args, **kwargs)`` gives Z, the mean over outputs of the
-            squared norm of what the weights multiply, for the arguments of a call. Without it the layer is
-            measured by a probe: unit Gaussian weights, and the second moment of the output.
-        out_dim: the dimension of the weight that counts the outputs, for orthogonal draws.
-
-    Example::
-
-        pv.register_layer(MyConv, weight=("kernel", "skip.weight"))
-    """
-    if not (isinstance(layer, str) or (isinstance(layer, type) and issubclass(layer, nn.Module))):
-        raise TypeError(f"layer must be a type of nn.Module or its full name, got {layer!r}")
-    _KINDS[layer] = Kind(_names(weight), _names(bias), second_moment, out_dim)
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def kind_of(module: nn.Module) -> Kind | None:
-    """The rule for a module, that of its nearest ancestor in the registry; ``None`` if there is none."""
-    for ancestor in type(module).__mro__:
-        kind = _KINDS.get(ancestor) or _KINDS.get(f"{ancestor.__module__}.{ancestor.__qualname__}")
-        if kind is not None:
-            return kind
-    return None
 
 
 class Layer:
@@ -94,9 +32,7 @@ class Layer:
             return "its weight is parametrised (weight norm, spectral norm, ...)"
         if not self.weights:
             return f"it has no parameter named {' or '.join(self.kind.weight)}"
-        if any(isinstance(w, nn.parameter.UninitializedParameter) for w in self.weights):
-            return "its weights are lazy: run the model once before"
-        if not any(w.requires_grad for w in self.weights):
+        if not all(w.requires_grad for w in self.weights):
             return "frozen"
         return None
 
@@ -105,15 +41,20 @@ class Layer:
         """What to call it: the method of a point convolution, else the class."""
         return getattr(self.module, "method", None) or type(self.module).__name__
 
-    def fans(self) -> tuple[int, int, int]:
+    def fans(self) -> tuple[int, int, int] | None:
         """C, K C and K O: channels in, and how many weights each output and each input channel has.
 
-        K counts the basis functions, or the taps of an image convolution."""
+        K counts the basis functions, or the taps of an image convolution; of a grouped one, C and O count
+        the channels of a group. ``None`` for several weights, or one that is no matrix."""
         weight, out_dim = self.weights[0], self.kind.out_dim
         if len(self.weights) != 1 or weight.dim() < 2:
-            raise ValueError(f"{self.name} ({self.type}) has no single fan: set it by variance_init")
-        channels = weight.shape[0 if out_dim == 1 else 1]
-        return channels, weight.numel() // weight.shape[out_dim], weight.numel() // channels
+            return None
+        in_dim = 0 if out_dim == 1 else 1
+        groups = int(getattr(self.module, "groups", 1))
+        # Dimension 1 of an image convolution counts the channels of one group, dimension 0 those of all.
+        channels, outputs = (weight.shape[d] // (groups if d == 0 else 1) for d in (in_dim, out_dim))
+        taps = weight.numel() // (weight.shape[in_dim] * weight.shape[out_dim])
+        return channels, taps * channels, taps * outputs
 
     @torch.no_grad()
     def draw(
@@ -121,10 +62,13 @@ class Layer:
     ) -> None:
         """Draws the weights with this variance: Gaussian, or with orthogonal rows or columns."""
         for weight in self.weights:
-            value = _normal(weight, generator)
+            if generator is None or generator.device == weight.device:
+                weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
+            else:
+                weight.copy_(torch.randn(weight.shape, generator=generator, device=generator.device))
             if orthogonal and weight.dim() > 1:
-                value = _orthogonal(value, self.kind.out_dim)
-            weight.copy_(value.mul_(variance**0.5))
+                weight.copy_(_orthogonal(weight, self.kind.out_dim))
+            weight.mul_(variance**0.5)
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
@@ -132,19 +76,24 @@ class Layer:
             weight.mul_(factor)
 
     @torch.no_grad()
+    def scale_channels(self, factor: Tensor) -> None:
+        """Scales what the single weight gives to each output channel."""
+        weight, out_dim = self.weights[0], self.kind.out_dim
+        # A transposed convolution has the output channels of one group, and the groups in dimension 0.
+        groups = int(getattr(self.module, "groups", 1)) if out_dim == 1 else 1
+        shape = [groups, *[1] * weight.dim()]
+        shape[out_dim + 1] = -1
+        weight.copy_((weight.unflatten(0, (groups, -1)) * factor.view(shape).to(weight)).flatten(0, 1))
+
+    @torch.no_grad()
     def zero_bias(self) -> None:
         for bias in self.biases:
-            bias.zero_()
+            if bias.requires_grad:
+                bias.zero_()
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _normal(weight: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Unit Gaussian numbers like ``weight``, from a generator of any device."""
-    device = weight.device if generator is None else generator.device
-    return torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=device).to(weight.device)
 
 
 def _orthogonal(value: Tensor, out_dim: int) -> Tensor:
@@ -165,27 +114,56 @@ def find_layers(model: nn.Module, select: Select = None) -> tuple[list[Layer], d
         select: which layers: a type or several, a name pattern or several (``"encoder.*"``), a predicate
             ``(name, module) -> bool``; default: all.
     """
-    chosen = predicate(select)
     layers: list[Layer] = []
     left: dict[str, str] = {}
-    owners: dict[int, str] = {}
+    claims = Claims()
+    for layer in candidates(model, select, left):
+        twin = claims.claim(layer)
+        if twin is None:
+            layers.append(layer)
+        else:
+            left[layer.name] = twin
+    return layers, left
+
+
+def candidates(model: nn.Module, select: Select, left: dict[str, str]) -> list[Layer]:
+    """Layers that can be set, also those that share a weight; ``left`` is told what cannot, and why."""
+    refuse_lazy(model)
+    chosen = predicate(select)
+    layers = []
     for name, module, kind in outermost(model):
         if kind is None:
             left[name] = f"no rule for {type(module).__name__}"
             continue
         layer = Layer(name, module, kind)
-        twin = next((owners[id(w)] for w in layer.weights if id(w) in owners), None)
-        obstacle = layer.obstacle()
-        if not chosen(layer.name, module):
-            left[layer.name] = "not selected"
-        elif obstacle is not None:
-            left[layer.name] = obstacle
-        elif twin is not None:
-            left[layer.name] = f"shares its weight with {twin}"
-        else:
+        obstacle = layer.obstacle() if chosen(layer.name, module) else "not selected"
+        if obstacle is None:
             layers.append(layer)
-            owners.update((id(w), layer.name) for w in layer.weights)
-    return layers, left
+        else:
+            left[layer.name] = obstacle
+    return layers
+
+
+class Claims:
+    """Whose weights are whose: a weight that layers share belongs to the first that claims it."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, str] = {}
+
+    def claim(self, layer: Layer) -> str | None:
+        """Takes the weights for a layer; or says who has them already."""
+        owner = next((self._owners[id(w)] for w in layer.weights if id(w) in self._owners), None)
+        if owner is not None:
+            return f"shares its weight with {owner}"
+        self._owners.update((id(w), layer.name) for w in layer.weights)
+        return None
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """Lazy modules take their shape from the first pass, which nothing can undo: it is the user's to make."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise ValueError(f"{name} is lazy, without a shape as yet: run the model once on a batch before")
 
 
 def outermost(model: nn.Module) -> Iterator[tuple[str, nn.Module, Kind | None]]:
@@ -217,7 +195,7 @@ def predicate(select: Select) -> Callable[[str, nn.Module], bool]:
         select = (select,)
     if callable(select):
         return select
-    options = tuple(select)
+    options = tuple(select) if isinstance(select, Sequence) else ()
     if options and all(isinstance(o, type) for o in options):
         types: Any = options
         return lambda name, module: isinstance(module, types)
@@ -227,9 +205,24 @@ def predicate(select: Select) -> Callable[[str, nn.Module], bool]:
     raise TypeError(f"layers must be types, name patterns or a predicate, got {select!r}")
 
 
+def channels_last(module: nn.Module, output: Tensor) -> Tensor:
+    """A layer's output as rows of channels, ``[..., O]``; image convolutions have their channels before."""
+    if isinstance(module, nn.modules.conv._ConvNd):
+        output = output.movedim(-len(module.kernel_size) - 1, -1)
+    return output.reshape(-1, output.shape[-1] if output.dim() else 1)
+
+
 def nothing_to_set(model: nn.Module, left_alone: dict[str, str]) -> ValueError:
     why = left_alone or "it has no parameters"
     return ValueError(f"{type(model).__name__} has no layer that could be initialised: {why}")
+
+
+def check_target(target: Target, model: nn.Module) -> None:
+    """A name pattern that no layer has is a mistake."""
+    names = [Layer(name, module, kind).name for name, module, kind in outermost(model) if kind is not None]
+    for pattern in target if isinstance(target, Mapping) else ():
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"target has {pattern!r}, which is the name of no layer; there are {names}")
 
 
 def target_of(target: Target, layer: Layer) -> float:
@@ -243,28 +236,3 @@ def target_of(target: Target, layer: Layer) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(f"the target variance must be positive and finite, got {value} for {layer.name}")
     return float(value)
-
-
-for _image in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
-    register_layer(_image, second_moment=moments.convolution)
-for _type in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
-    register_layer(_type, second_moment=moments.transposed_convolution, out_dim=1)
-register_layer(nn.Linear, second_moment=moments.linear)
-register_layer(nn.Bilinear, second_moment=moments.bilinear)
-register_layer(PointConvolution, second_moment=moments.point_convolution, out_dim=2)
-
-# PyTorch Geometric, by name, so that it need not be there. All are linear in the weights named.
-_PYG = "torch_geometric.nn."
-register_layer(_PYG + "dense.linear.Linear", second_moment=moments.linear)
-for _name, _weights in {
-    "gcn_conv.GCNConv": ("lin.weight",),
-    "sg_conv.SGConv": ("lin.weight",),
-    "sage_conv.SAGEConv": ("lin_l.weight", "lin_r.weight"),
-    "graph_conv.GraphConv": ("lin_rel.weight", "lin_root.weight"),
-    "cheb_conv.ChebConv": ("lins.*.weight",),
-    "tag_conv.TAGConv": ("lins.*.weight",),
-    "spline_conv.SplineConv": ("weight", "lin.weight"),
-    "rgcn_conv.RGCNConv": ("weight", "root"),
-    "le_conv.LEConv": ("lin1.weight", "lin2.weight", "lin3.weight"),
-}.items():
-    register_layer(_PYG + "conv." + _name, weight=_weights, bias=("bias", "*.bias"))

@@ -12,6 +12,7 @@ the others.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,7 +28,8 @@ from pointvar.convolution import PointConvolution
 from pointvar.geometry import Neighborhood
 from pointvar.init.baselines import by_rule
 from pointvar.init.closed_form import activation_moment
-from pointvar.init.layers import Layer, Select
+from pointvar.init.closed_form import depths as registration
+from pointvar.init.layers import Layer, Select, find_layers, outermost
 from pointvar.init.report import InitReport
 from pointvar.methods import METHODS, resolve
 
@@ -47,29 +49,39 @@ class Table:
     provenance: dict[str, Any] = field(default_factory=dict)
     """Data, radius rule, neighbours, activation, channels, seed, date, version."""
 
+    def __post_init__(self) -> None:
+        for row, values in self.z.items():
+            if not values or not all(isinstance(v, (int, float)) and 0 < v < math.inf for v in values):
+                raise ValueError(f"z of {row} must be positive and finite numbers by depth, got {values}")
+            if row not in self.num_basis:
+                raise ValueError(f"num_basis has no entry for {row}")
+        if not self.z or not 0 < self.activation_moment < math.inf:
+            raise ValueError("a table needs rows of z, and a positive activation moment")
+
     @classmethod
     def load(cls, table: str | Path) -> Table:
         """A table that is shipped, by name (``tables()`` lists them), or from a JSON file."""
         path = Path(table)
         if path.suffix != ".json":
             if str(table) not in tables():
+                shipped = ", ".join(tables()) or "none"
                 raise ValueError(
-                    f"there is no table {str(table)!r}; shipped: {', '.join(tables())}; or a path to a .json "
-                    "file, as `pointvar tables` writes"
+                    f"there is no table {str(table)!r}; shipped: {shipped}; or a path to a .json file, as "
+                    "`pointvar tables` writes"
                 )
-            text = (resources.files("pointvar.init") / "tables" / f"{table}.json").read_text()
+            text = (resources.files("pointvar.init") / "tables" / f"{table}.json").read_text("utf8")
         elif path.is_file():
-            text = path.read_text()
+            text = path.read_text("utf8")
         else:
             raise ValueError(f"there is no file {path}")
         try:
             return cls(**json.loads(text))
-        except (json.JSONDecodeError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{table} is not a table of z: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Writes the table as JSON."""
-        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n", "utf8")
 
     def __str__(self) -> str:
         depth = max(map(len, self.z.values()), default=0)
@@ -79,6 +91,8 @@ class Table:
 def tables() -> list[str]:
     """The names of the tables that are shipped."""
     folder = resources.files("pointvar.init") / "tables"
+    if not folder.is_dir():
+        return []
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
 
 
@@ -100,7 +114,8 @@ def transfer_init(
         model: any module; its ``PointConvolution`` layers of the table's methods are set, others left alone.
         table: the name of a table that is shipped, a path to one, or a ``Table``.
         target: second moment that the output of each layer is to have.
-        depths: depth by layer name, from 0, where it is not the order of registration.
+        depths: depth by layer name, from 0, where it is not the order of registration among the model's point
+            convolutions.
         input_moment: second moment of the input features, for layers at depth 0.
         activation: the activation between the layers, as for ``closed_form_init``; default: the first
             activation module that the model has, else that of the table. z is proportional to its second
@@ -123,8 +138,15 @@ def transfer_init(
     for name, value in {"target": target, "input_moment": input_moment}.items():
         if not 0 < value < float("inf"):
             raise ValueError(f"{name} must be positive and finite, got {value}")
-    activation = _activation_of(model, table) if activation is None else activation
-    ratio = activation_moment(activation, target) / (table.activation_moment * target)
+    activation = _activation_of(model) if activation is None else activation
+    ratio = 1.0
+    if activation is not None:
+        ratio = activation_moment(activation, target) / (table.activation_moment * target)
+    order = registration(model)
+    convs = {x.name for x in find_layers(model, layers)[0] if x.module in order}
+    unknown = set(depths or {}) - convs
+    if unknown:
+        raise ValueError(f"depths names {', '.join(sorted(unknown))}, no point convolution that is to be set")
     chosen: dict[str, int] = {}
     beyond: list[str] = []
 
@@ -132,7 +154,7 @@ def transfer_init(
         if not isinstance(layer.module, PointConvolution):
             return "no point convolution"
         z = table.z[_row(layer.module, layer.name, table)]
-        depth = (depths or {}).get(layer.name, len(chosen))
+        depth = (depths or {}).get(layer.name, order[layer.module])
         if depth < 0:
             raise ValueError(f"the depth of {layer.name} must be at least 0, got {depth}")
         chosen[layer.name] = depth
@@ -142,9 +164,6 @@ def transfer_init(
         return target / (layer.module.in_channels * z[min(depth, len(z) - 1)] * scale)
 
     report = by_rule(model, f"transfer from {table.name}", rule, layers, generator, target)
-    unknown = set(depths or {}) - set(chosen)
-    if unknown:
-        raise ValueError(f"depths names no layer that was set: {', '.join(sorted(unknown))}")
     for entry in report.layers:
         entry.depth = chosen[entry.name]
         entry.second_moment = target / entry.variance
@@ -178,8 +197,10 @@ def _row(conv: PointConvolution, name: str, table: Table) -> str:
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.PReLU, nn.Mish, nn.Softplus)
 
 
-def _activation_of(model: nn.Module, table: Table) -> nn.Module | float:
-    return next((m for m in model.modules() if isinstance(m, _ACTIVATIONS)), table.activation_moment)
+def _activation_of(model: nn.Module) -> nn.Module | None:
+    """The first activation between the layers; those inside of a layer, in its basis, are not meant."""
+    inside = {part for _, layer, kind in outermost(model) if kind is not None for part in layer.modules()}
+    return next((m for m in model.modules() if isinstance(m, _ACTIVATIONS) and m not in inside), None)
 
 
 def compute_table(
@@ -214,7 +235,8 @@ def compute_table(
         progress: wraps the loop over the rows, to show how far it has come.
     """
     activation = nn.LeakyReLU(0.2) if activation is None else activation
-    table = Table(name, {}, {}, activation_moment(activation), max_neighbors)
+    rows: dict[str, list[float]] = {}
+    sizes: dict[str, int] = {}
     for method, unit in progress([(method, unit) for method in methods for unit in (False, True)]):
         nets = [
             _plain(method, unit, batches, depth, channels, num_basis, activation, seed + i)
@@ -222,9 +244,9 @@ def compute_table(
         ]
         row = f"{method} unit" if unit else method
         values = torch.tensor([z for z, _ in nets], dtype=torch.float64).mean(0)
-        table.z[row] = [float(f"{v:.6g}") for v in values.tolist()]
-        table.num_basis[row] = nets[0][1]
-    table.provenance = {
+        rows[row] = [float(f"{v:.6g}") for v in values.tolist()]
+        sizes[row] = nets[0][1]
+    noted = {
         "depth": depth,
         "channels": channels,
         "activation": str(activation),
@@ -234,7 +256,7 @@ def compute_table(
         "date": date.today().isoformat(),
         **(provenance or {}),
     }
-    return table
+    return Table(name, rows, sizes, activation_moment(activation), max_neighbors, noted)
 
 
 @torch.no_grad()
@@ -252,6 +274,7 @@ def _plain(
     generator = torch.Generator().manual_seed(seed)
     options: dict[str, Any] = {} if num_basis is None or method == "FlexConv" else {"num_basis": num_basis}
     features = [f for f, _ in batches]
+    radius = float(torch.stack([hood.radius.double().mean() for _, hood in batches]).mean())
     moment = float(torch.stack([f.double().square().mean() for f in features]).mean())
     result = []
     for layer in range(depth):
@@ -261,7 +284,7 @@ def _plain(
         )
         basis: Any = conv.basis
         if getattr(basis, "sees_length", False):
-            basis.reset_parameters(generator, radius=float(batches[0][1].radius.double().mean()))
+            basis.reset_parameters(generator, radius=radius)
         moments = [conv.second_moment(f, hood) for f, (_, hood) in zip(features, batches, strict=True)]
         total = float(torch.stack(moments).mean())
         nn.init.normal_(conv.weight, 0, total**-0.5, generator=generator)

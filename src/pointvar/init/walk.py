@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from pointvar.cloud import PointCloud
 from pointvar.convolution import PointConvolution
-from pointvar.geometry import Hierarchy, Neighborhood
-from pointvar.init.layers import Layer, Select, find_layers, nothing_to_set
+from pointvar.geometry import Neighborhood
+from pointvar.init.batches import Forward, as_batches, feed, size_of
+from pointvar.init.layers import Claims, Layer, Select, candidates, nothing_to_set
 from pointvar.init.report import InitReport, LayerInit
-
-Forward = Callable[[Any, Any], Any]
 
 
 class Call:
@@ -36,9 +33,10 @@ class Call:
     def output(self) -> Tensor:
         """What the layer would give with its present weights, without its bias."""
         biases = [b.clone() for b in self.layer.biases]
-        self.layer.zero_bias()
+        for bias in self.layer.biases:
+            bias.zero_()
         try:
-            # The same random numbers again, if the layer uses any, in every trial and in the call itself.
+            # The same random numbers in every trial, if the layer uses any.
             with torch.random.fork_rng(devices=_devices(self.layer.module)):
                 result = self.layer.module.forward(*self.args, **self.kwargs)
         finally:
@@ -78,11 +76,13 @@ def walk(
     """Applies ``strategy`` to each layer in the order in which the forward pass reaches it.
 
     With one batch it takes one pass: each layer is set when it is reached, and the pass goes on with its real
-    output. With several batches, each layer takes one partial pass per batch and thing to be measured.
+    output. With several batches, each layer takes one partial pass per batch and thing to be measured, and a
+    whole pass per batch ends the journey, which finds layers that are called again.
     """
     begin = time.perf_counter()
     model = getattr(model, "_orig_mod", model)  # of a compiled model, the one that hooks can be put on
-    found, left_alone = find_layers(model, layers)
+    left_alone: dict[str, str] = {}
+    found = candidates(model, layers, left_alone)
     if not found:
         raise nothing_to_set(model, left_alone)
     every = as_batches(batches, num_batches)
@@ -95,6 +95,8 @@ def walk(
     for layer in found:
         if layer.name not in journey.settled:
             left_alone[layer.name] = "never reached"
+    if not journey.report.layers:
+        raise nothing_to_set(model, left_alone)
     for entry in journey.report.layers:
         entry.calls = journey.calls[entry.name]
     journey.report.seconds = time.perf_counter() - begin
@@ -111,6 +113,7 @@ class _Journey:
     def __init__(self, layers: list[Layer], strategy: Strategy, report: InitReport) -> None:
         self.layers, self.strategy, self.report = layers, strategy, report
         self.settled: set[str] = set()
+        self.claims = Claims()
         self.calls: dict[str, int] = {}
         self.radii: dict[str, set[float]] = {}
         self.single = True
@@ -136,7 +139,8 @@ class _Journey:
             if layer.name in self.settled:
                 return
             if self.single:
-                self._settle(layer, lambda statistic: statistic(call))
+                with torch.no_grad():  # a model may have switched gradients on
+                    self._settle(layer, lambda statistic: statistic(call))
                 return
             if self.where in (None, layer):
                 self.where, self.call = layer, call
@@ -161,31 +165,35 @@ class _Journey:
                     )
 
     def _settle(self, layer: Layer, measure: Callable[[Statistic], Tensor]) -> None:
-        steps = self.strategy(layer)
-        try:
-            statistic = next(steps)
-            while True:
-                statistic = steps.send(_mean_over_ranks(measure(statistic)))
-        except StopIteration as end:
-            result: LayerInit | str = end.value
-        _same_on_all_ranks(layer)
+        result = self.claims.claim(layer) or self._set(layer, measure)
         self.settled.add(layer.name)
         if isinstance(result, str):
             self.report.left_alone[layer.name] = result
         else:
+            _same_on_all_ranks(layer)
             self.report.layers.append(result)
+
+    def _set(self, layer: Layer, measure: Callable[[Statistic], Tensor]) -> LayerInit | str:
+        steps = self.strategy(layer)
+        try:
+            statistic = next(steps)
+            while True:
+                _same_on_all_ranks(layer)  # what is measured is one layer, whatever each rank has drawn
+                statistic = steps.send(_mean_over_ranks(measure(statistic)))
+        except StopIteration as end:
+            return end.value
 
     def run(self, model: nn.Module, batch: Any, forward: Forward | None) -> None:
         self.calls, self.radii = {}, {}
         self.report.passes += 1
-        clouds, points = _size(batch)
+        clouds, points = size_of(batch)
         if self.single:
             self.report.clouds, self.report.points = clouds, points
         (forward or feed)(model, batch)
 
     def run_all(self, model: nn.Module, batches: list[Any], forward: Forward | None) -> None:
         self.single = False
-        sizes = [_size(batch) for batch in batches]
+        sizes = [size_of(batch) for batch in batches]
         if all(clouds is not None and points is not None for clouds, points in sizes):
             self.report.clouds = sum(clouds or 0 for clouds, _ in sizes)
             self.report.points = sum(points or 0 for _, points in sizes)
@@ -195,73 +203,26 @@ class _Journey:
         def visit(index: int) -> Call | None:
             """How a pass calls the layer in question, which ends it; if none is, the first not yet set."""
             self.call = None
-            torch.manual_seed(seeds[index])
-            with suppress(_Reached):
+            with suppress(_Reached), torch.random.fork_rng(devices=_devices(model)):
+                torch.manual_seed(seeds[index])
                 self.run(model, batches[index], forward)
             seen.update({n: max(c, seen.get(n, 0)) for n, c in self.calls.items()})
             return self.call
 
-        while len(self.settled) < len(self.layers):
+        while True:  # until no batch reaches a layer that is not set, so that the last passes are whole
             self.where = None
-            first = visit(0)
+            visits = ((index, visit(index)) for index in range(len(batches)))
+            start, first = next(((i, call) for i, call in visits if call is not None), (0, None))
             if first is None:
                 break
 
-            def measure(statistic: Statistic, first: Call = first) -> Tensor:
+            def measure(statistic: Statistic, start: int = start, first: Call = first) -> Tensor:
                 # One input is alive at a time, beside the first: not those of all batches together.
-                calls = chain([first], (visit(index) for index in range(1, len(batches))))
+                calls = chain([first], (visit(index) for index in range(start + 1, len(batches))))
                 return torch.stack([statistic(call) for call in calls if call is not None]).mean(0)
 
             self._settle(first.layer, measure)
         self.calls = seen
-
-
-def feed(model: nn.Module, batch: Any) -> Any:
-    """How a batch is fed to a model by default: a tuple or list as arguments, a mapping as keywords."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(batch)
-
-
-def as_batches(batches: Any, limit: int | None = None) -> list[Any]:
-    """A list of batches from one (a tuple, a mapping, a tensor, any other object) or many (a list, a data
-    loader, an iterator)."""
-    if isinstance(batches, (Neighborhood, Hierarchy)):
-        raise TypeError(f"a {type(batches).__name__} is no batch: give (features, neighbourhood) as a tuple")
-    many = isinstance(batches, (list, torch.utils.data.DataLoader)) or (
-        isinstance(batches, Iterable) and inspect.getattr_static(batches, "__next__", None) is not None
-    )
-    if not many:
-        return [batches]
-    if isinstance(batches, list) and any(isinstance(b, (Neighborhood, Hierarchy)) for b in batches):
-        raise TypeError("a list is a list of batches: give one batch as a tuple, (features, neighbourhood)")
-    result: list[Any] = []
-    for batch in batches:
-        if limit is not None and len(result) == limit:
-            break
-        result.append(batch)
-    if not result:
-        raise ValueError("there are no batches to measure on")
-    return result
-
-
-def _size(batch: Any) -> tuple[int | None, int | None]:
-    """How many clouds and points a batch has, where it says so."""
-    if isinstance(batch, Hierarchy):
-        batch = batch.clouds[0] if len(batch.clouds) else None
-    if isinstance(batch, Neighborhood):
-        batch = batch.support
-    if isinstance(batch, PointCloud):
-        return batch.num_clouds, batch.num_points
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, (tuple, list)):
-        sizes = [_size(part) for part in batch if not isinstance(part, Tensor)]
-        return next((size for size in sizes if size[0] is not None), (None, None))
-    cloud = getattr(batch, "cloud", None)
-    return _size(cloud) if isinstance(cloud, PointCloud) else (None, None)
 
 
 @contextmanager
@@ -270,29 +231,28 @@ def restored(model: nn.Module, mode: str | None = "train") -> Iterator[None]:
     after an exception the parameters too."""
     if mode not in ("train", "eval", None):
         raise ValueError(f"mode must be 'train', 'eval' or None (as the model is), got {mode!r}")
-    flags = {module: module.training for module in model.modules()}
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if _exists(buffer)]
-    parameters = [(p, p.detach().clone()) for p in model.parameters() if _exists(p)]
+    modules = [(module, module.training, dict(module._buffers)) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    parameters = [(p, p.detach().clone()) for p in model.parameters()]
     try:
         with torch.random.fork_rng(devices=_devices(model)):
             if mode is not None:
                 model.train(mode == "train")
             yield
     except BaseException:
-        with torch.no_grad():
-            for parameter, value in parameters:
-                parameter.copy_(value)
+        _copy_back(parameters)
         raise
     finally:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        for module, training in flags.items():
+        for module, training, held in modules:
             module.training = training
+            module._buffers.update(held)  # also where a pass has put a new tensor in the place of a buffer
+        _copy_back(buffers)
 
 
-def _exists(tensor: Tensor) -> bool:
-    return not isinstance(tensor, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer))
+@torch.no_grad()
+def _copy_back(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, value in pairs:
+        tensor.copy_(value)
 
 
 def _devices(model: nn.Module) -> list[torch.device]:

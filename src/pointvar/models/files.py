@@ -40,6 +40,11 @@ def savable(network: T) -> T:
     return network
 
 
+def can_save(model: nn.Module) -> bool:
+    """Whether ``save`` knows the network."""
+    return type(model) in _NETWORKS.values()
+
+
 def save(model: nn.Module, path: str | Path, **notes: Any) -> None:
     """Writes a network to one file, from which ``load`` makes it again.
 
@@ -48,7 +53,7 @@ def save(model: nn.Module, path: str | Path, **notes: Any) -> None:
         path: of the file, by custom ``*.safetensors``. It is whole, or not there.
         notes: what else is to be known, such as the names of the classes; anything that JSON can hold.
     """
-    if type(model) not in _NETWORKS.values():
+    if not can_save(model):
         raise TypeError(f"{type(model).__name__} cannot be saved: known networks are {', '.join(_NETWORKS)}")
     arguments = {name: _plain(name, value) for name, value in model.__dict__["arguments"].items()}
     description = {"network": type(model).__name__, "arguments": arguments, "notes": notes}

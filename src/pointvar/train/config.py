@@ -111,10 +111,12 @@ class InitConfig:
     """How the weights are drawn."""
 
     method: Literal[
-        "direct", "transfer", "closed", "standard", "authors", "xavier", "lsuv", "data-dependent"
+        "direct", "transfer", "closed", "standard", "authors", "xavier", "lsuv", "data-dependent", "none"
     ] = "direct"
-    """direct, lsuv and data-dependent measure on training batches; transfer takes a table; the others
-    look at no data."""
+    """direct, lsuv and data-dependent measure on training batches; transfer takes a table; none leaves the
+    weights as the network was made with; the others look at no data."""
+    layers: Literal["convolutions", "all"] = "convolutions"
+    """Point convolutions alone, as in the paper, or every layer that can be initialised, of any library."""
     batches: int = 8
     """Training batches to measure on."""
     table: str = "modelnet40"
@@ -224,7 +226,7 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
     """
     merged: dict[str, Any] = {}
     for source in sources:
-        _merge(merged, source if isinstance(source, Mapping) else _read(source))
+        merge(merged, source if isinstance(source, Mapping) else _read(source))
     parser = _parser()
     try:
         base = parser.parse_object(merged)
@@ -250,10 +252,11 @@ def _read(source: str | Path) -> Mapping[str, Any]:
     return content
 
 
-def _merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
+def merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
+    """Puts the settings of a source over those of a target, section by section."""
     for key, value in source.items():
         if isinstance(value, Mapping) and key in ("data", "model", "init", "optimizer"):
-            _merge(target.setdefault(key, {}), value)
+            merge(target.setdefault(key, {}), value)
         else:
             target[key] = value
 

@@ -24,6 +24,7 @@ from pointvar.data import CropSampler, SphereCrops, class_weights, count_labels
 from pointvar.data.crops import Place
 from pointvar.init.walk import restored
 from pointvar.models import save
+from pointvar.models.files import can_save
 from pointvar.train.build import build_model
 from pointvar.train.callbacks import (
     LAST,
@@ -85,6 +86,7 @@ def fit(
     config: Config,
     data: Data | None = None,
     *,
+    model: nn.Module | None = None,
     resume: bool = False,
     callbacks: Sequence[lightning.Callback] = (),
     verbose: bool | None = None,
@@ -94,6 +96,8 @@ def fit(
     Args:
         config: the run; ``load_config("shapes")`` is one.
         data: data sets of your own, or loaded once for many runs by ``load_data(config.data)``.
+        model: a network of your own instead of that of ``config.model``: ``model(features, levels)``, with a
+            method ``hierarchy(cloud, generator=)`` that makes the levels.
         resume: goes on from the checkpoint in ``config.output``, if there is one.
         callbacks: more callbacks for Lightning's trainer.
         verbose: prints a line per epoch; default: if there is an output directory.
@@ -107,13 +111,14 @@ def fit(
     """
     verbose = config.output is not None if verbose is None else verbose
     with _threads(config.threads), _quiet(), torch.random.fork_rng(devices=[]):
-        return _Run(config, data or load_data(config.data), verbose).train(resume, callbacks)
+        return _Run(config, data or load_data(config.data), verbose, model).train(resume, callbacks)
 
 
 class _Run:
-    def __init__(self, config: Config, data: Data, verbose: bool) -> None:
+    def __init__(self, config: Config, data: Data, verbose: bool, model: nn.Module | None) -> None:
         self.config, self.data, self.verbose = config, data, verbose
-        self.model = build_model(config.model, data, generator(config.seed, WEIGHTS))
+        random = generator(config.seed, WEIGHTS)
+        self.model = build_model(config.model, data, random) if model is None else model
         kind = ClassificationModule if data.task == "classification" else SegmentationModule
         weights = None
         if config.optimizer.class_weights:
@@ -263,7 +268,8 @@ def write_summary(folder: Path, config: Config, data: Data, result: Result) -> N
     """What came out, in the directory of the run: the network and a summary."""
     assert result.model is not None
     notes = {"classes": data.classes, "task": data.task, "data": asdict(config.data)}
-    save(result.model, folder / "model.safetensors", **notes)
+    if can_save(result.model):  # one of the user's own need not be
+        save(result.model, folder / "model.safetensors", **notes)
     summary = {
         "metrics": result.metrics,
         "diverged": result.diverged,

@@ -13,8 +13,8 @@ from torch import nn
 from pointvar import init
 from pointvar.convolution import PointConvolution
 from pointvar.init import InitReport
+from pointvar.init.batches import Forward
 from pointvar.init.layers import Select
-from pointvar.init.walk import Forward
 from pointvar.train.config import InitConfig
 from pointvar.train.loader import Prepared
 
@@ -33,11 +33,14 @@ RULES: dict[str, Callable[..., InitReport]] = {
 def initialise(
     model: nn.Module, config: InitConfig, batches: list[Prepared], generator: torch.Generator
 ) -> InitReport:
-    """Draws the weights of the convolutions of a network as a configuration says.
+    """Draws the weights of a network as a configuration says.
 
-    Linear layers keep what they have: PyTorch's default, as in the paper.
+    Linear layers keep what they have, PyTorch's default, as in the paper, unless all layers are asked for.
     """
-    options: dict[str, Any] = {"layers": PointConvolution, "generator": generator}
+    if config.method == "none":
+        return InitReport("none")
+    layers = PointConvolution if config.layers == "convolutions" else None
+    options: dict[str, Any] = {"layers": layers, "generator": generator}
     if config.method in RULES:
         return RULES[config.method](model, **options)
     if config.method in MEASURED:

@@ -1,0 +1,68 @@
+"""Batches: one or many, of whatever a model takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from numbers import Number
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from pointvar.cloud import PointCloud
+from pointvar.geometry import Hierarchy, Neighborhood
+
+Forward = Callable[[Any, Any], Any]
+
+
+def feed(model: nn.Module, batch: Any) -> Any:
+    """How a batch is fed to a model by default: a tuple or list as arguments, a mapping as keywords."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+def as_batches(batches: Any, limit: int | None = None) -> list[Any]:
+    """A list of batches from one (a tuple, a mapping, a tensor, any other object) or many (a list, a data
+    loader, an iterator)."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"num_batches must be at least 1, got {limit}")
+    if isinstance(batches, (Neighborhood, Hierarchy)):
+        raise TypeError(f"a {type(batches).__name__} is no batch: give (features, neighbourhood) as a tuple")
+    if batches is None or isinstance(batches, (str, bytes, Number, set, frozenset, nn.Module, Dataset)):
+        raise TypeError(
+            "batches must be one batch (a tuple, a mapping, a tensor, an object) or many (a list, a "
+            f"DataLoader, an iterator), got {type(batches).__name__}"
+        )
+    many = isinstance(batches, (list, DataLoader)) or (
+        isinstance(batches, Iterable) and inspect.getattr_static(batches, "__next__", None) is not None
+    )
+    if not many:
+        return [batches]
+    if isinstance(batches, list) and any(isinstance(b, (Neighborhood, Hierarchy)) for b in batches):
+        raise TypeError("a list is a list of batches: give one batch as a tuple, (features, neighbourhood)")
+    result = list(islice(batches, limit))
+    if not result:
+        raise ValueError("there are no batches to measure on")
+    return result
+
+
+def size_of(batch: Any) -> tuple[int | None, int | None]:
+    """How many clouds and points a batch has, where it says so."""
+    if isinstance(batch, Hierarchy):
+        batch = batch.clouds[0] if len(batch.clouds) else None
+    if isinstance(batch, Neighborhood):
+        batch = batch.support
+    if isinstance(batch, PointCloud):
+        return batch.num_clouds, batch.num_points
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (tuple, list)):
+        sizes = [size_of(part) for part in batch if not isinstance(part, Tensor)]
+        return next((size for size in sizes if size[0] is not None), (None, None))
+    cloud = getattr(batch, "cloud", None)
+    return size_of(cloud) if isinstance(cloud, PointCloud) else (None, None)

@@ -1,0 +1,267 @@
+"""The page as text: every part is there, what is written stays text, and nothing is asked of the network."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from pointvar.report import Report
+
+EVIL = "</script><img src=x onerror=alert(1)>&\"'"
+VOID = {"meta", "link", "img", "br"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the visible text; checks that they are nested properly."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.data: list = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open[-1:] == ["script"] and self.elements[-1][1].get("type") == "application/json":
+            self.data.append(json.loads(text))
+        elif self.open[-1:] not in (["script"], ["style"]):
+            self.words.append(text)
+
+    def count(self, tag: str, name: str | None = None) -> int:
+        return sum(
+            t == tag and (name is None or name in (a.get("class") or "").split()) for t, a in self.elements
+        )
+
+
+def read(report: Report) -> Page:
+    return Page(report.html())
+
+
+def test_every_part_is_on_the_page(tmp_path):
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(b"not looked at")
+    report = Report("The title", "and what it is about")
+    report.section("First")
+    report.text("One.\n\nTwo.")
+    report.text("It went wrong.", kind="bad")
+    report.facts({"seed": 3, "versions": {"torch": "2.13"}, "fast": True})
+    report.code("epochs: 3\n", "Configuration")
+    report.section("Second")
+    report.heading("Within")
+    report.table([{"class": "cone", "iou": 0.5}], title="By class")
+    report.curves({"loss": [3.0, 2.0, 1.0]}, title="Loss")
+    report.panels({"a": {"x": [1, 2, 3]}, "b": {"x": [1, 2, 3]}})
+    report.cloud(torch.rand(5, 3), title="Five")
+    report.image(picture, "A picture")
+    page = read(report)
+    text = " ".join(page.words)
+    for words in (
+        "The title",
+        "and what it is about",
+        "First",
+        "Second",
+        "One.",
+        "Two.",
+        "It went wrong.",
+        "torch",
+    ):
+        assert words in text
+    for words in (
+        "epochs: 3",
+        "Within",
+        "By class",
+        "cone",
+        "0.5000",
+        "Loss",
+        "Five",
+        "5 points",
+        "A picture",
+    ):
+        assert words in text
+    assert page.count("h2") == 2
+    assert page.count("figure", "chart") == 3
+    assert (
+        page.count("figure", "cloud") == page.count("figure", "table") == page.count("figure", "image") == 1
+    )
+    links = {a["href"] for t, a in page.elements if t == "a"}
+    assert links == {f"#{a['id']}" for t, a in page.elements if t == "h2"}
+
+
+def test_what_is_written_stays_text(tmp_path):
+    report = Report(EVIL, EVIL)
+    report.section(EVIL)
+    report.section("another")
+    report.heading(EVIL)
+    report.text(EVIL)
+    report.facts({EVIL: EVIL})
+    report.code(EVIL, EVIL)
+    report.table([{EVIL: EVIL, "list": [EVIL], "dict": {EVIL: EVIL}}], title=EVIL)
+    report.curves({EVIL: [1, 2, 3], "b": [1, 2, 3]}, title=EVIL, xlabel=EVIL, ylabel=EVIL)
+    report.panels({EVIL: {EVIL: [1, 2, 3], "b": [1, 2, 3]}})
+    report.cloud(np.zeros((2, 3)), [0, 0], classes=[EVIL], values={EVIL: [1, 2]}, title=EVIL)
+    picture = tmp_path / "p.svg"
+    picture.write_text(EVIL)
+    report.image(picture, EVIL)
+    page = read(report)
+    assert page.count("img") == 1  # the picture, and none that the text would have made
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert page.count("script") == 2 + 2 + 1  # the page's own, two charts, one cloud
+    assert page.data[0]["curves"][0]["name"] == EVIL
+    assert page.data[-1]["layers"][0]["names"] == [EVIL]
+
+
+def test_nothing_is_asked_of_the_network(page):
+    text = page.read_text(encoding="utf8")
+    parsed = Page(text)
+    addresses = [
+        a[name] for _, a in parsed.elements for name in ("src", "href", "action", "data") if name in a
+    ]
+    assert addresses
+    assert all(address.startswith(("data:", "#")) for address in addresses)
+    assert not re.search(r"https?:|@import|url\(|//cdn|fetch\(|XMLHttpRequest|WebSocket", text)
+    policy = next(a["content"] for t, a in parsed.elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_numbers_of_a_column_are_aligned():
+    report = Report("t")
+    report.table(
+        [
+            {"a": 0.91234567, "b": 12, "c": 1e-9, "d": None},
+            {"a": -0.5, "b": 1234567, "c": 2.0, "d": float("nan")},
+        ]
+    )
+    cells = re.findall(r"<td([^>]*)>(.*?)</td>", report.html())
+    assert [text for _, text in cells] == ["0.9123", "12", "1×10⁻⁹", "–", "−0.5000", "1,234,567", "2", "NaN"]
+    assert all("class=n" in attributes for attributes, _ in cells)
+    keys = [re.search('data-key="(.*)"', attributes) for attributes, _ in cells]
+    assert [key and key[1] for key in keys] == [
+        "0.91234567",
+        "12",
+        "1e-09",
+        None,
+        "-0.5",
+        "1234567",
+        "2.0",
+        "nan",
+    ]
+
+
+def test_tables_of_sequences_and_of_tensors():
+    report = Report("t")
+    report.table([["a", torch.tensor(2)], ["b", np.float32(0.25)]], columns=["name", "value"])
+    report.table([{"name": "x", "losses": [3.0, 2.0, 1.5]}], {"name": "Who", "losses": "How it went"})
+    page = read(report)
+    assert [w for w in page.words if w in ("2", "0.2500", "Who", "How it went")] == [
+        "2",
+        "0.2500",
+        "Who",
+        "How it went",
+    ]
+    assert page.count("svg", "spark") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: r.table([[1, 2]]), "need columns"),
+        (lambda r: r.table([[1, 2]], ["a"]), "2 cells for 1"),
+        (lambda r: r.text("x", kind="ugly"), "ugly"),
+        (lambda r: r.image("x.bmp"), "x.bmp"),
+        (lambda r: r.curves({"a": [1, 2, 3]}, x=[1, 2]), "3 values, but x has 2"),
+        (lambda r: r.curves({"a": [1, 2]}, x=[1, float("nan")]), "finite"),
+        (lambda r: r.curves({"a": [[1, 2], [1]]}), "one length"),
+        (lambda r: r.curves({"a": ["1"]}), "'1'"),
+        (lambda r: r.curves({"a": [1.0]}, log=True, limits=(0, 1)), "limits"),
+        (lambda r: r.cloud(np.zeros((0, 3))), r"\[0, 3\]"),
+        (lambda r: r.cloud(np.zeros((4, 4))), r"\[4, 4\]"),
+        (lambda r: r.cloud([[float("nan"), 0, 0]]), "1 of 1 points are not finite"),
+        (lambda r: r.cloud(np.zeros((4, 3)), labels=[0, 1]), r"labels must be numbers \[4\]"),
+        (lambda r: r.cloud(np.zeros((1, 3)), labels=[0.5]), "whole numbers"),
+        (lambda r: r.cloud(np.zeros((1, 3)), predictions=[2], classes=["a"]), "class 2"),
+        (lambda r: r.cloud(np.zeros((2, 3)), colors=np.zeros((2, 4))), "colors"),
+        (lambda r: r.cloud(np.zeros((2, 3)), values={"density": [1, np.inf]}), "density must be finite"),
+        (lambda r: r.cloud(np.zeros((2, 3)), max_points=0), "max_points"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(Report("t"))
+
+
+class TestCloud:
+    def payload(self, *arguments, **options):
+        report = Report("t")
+        report.cloud(*arguments, **options)
+        return read(report).data[0]
+
+    def unpack(self, text, dtype):
+        return np.frombuffer(base64.b64decode(text), dtype)
+
+    @pytest.mark.parametrize("dim", [1, 2, 3])
+    def test_positions_come_back(self, dim):
+        points = (
+            torch.rand(50, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 30 + 1e6
+        )
+        data = self.payload(points, values={"index": torch.arange(50)})
+        found = self.unpack(data["positions"], "<u2").reshape(50, 3) / 65535 * data["size"] + data["low"]
+        order = np.rint(self.unpack(data["layers"][0]["data"], np.uint8) / 255 * 49).astype(int)
+        assert sorted(order) == list(range(50))
+        np.testing.assert_allclose(found[:, :dim], points[order], atol=data["size"] / 65535)
+        assert (found[:, dim:] == 0).all()
+
+    def test_errors_are_where_predictions_differ_from_labels(self):
+        labels, predictions = np.array([0, 1, 2, -1, 5]), np.array([0, 2, 2, 1, 5])
+        data = self.payload(np.arange(15).reshape(5, 3), labels, predictions)
+        layers = {layer["name"]: layer for layer in data["layers"]}
+        assert list(layers) == ["labels", "predictions", "errors"]
+        named = {
+            name: np.array(layer["names"])[self.unpack(layer["data"], np.uint8)].tolist()
+            for name, layer in layers.items()
+        }
+        expected = {("no label", "no label"): "no label"}
+        for label, prediction, state in zip(
+            named["labels"], named["predictions"], named["errors"], strict=True
+        ):
+            expected = "no label" if label == "no label" else "right" if label == prediction else "wrong"
+            assert state == expected
+        assert dict(zip(layers["errors"]["names"], layers["errors"]["counts"], strict=True)) == {
+            "no label": 1,
+            "right": 3,
+            "wrong": 1,
+        }
+        same = [
+            dict(zip(layers[n]["names"], layers[n]["colors"], strict=True))["class 2"]
+            for n in ("labels", "predictions")
+        ]
+        assert same[0] == same[1]
+
+    def test_a_large_cloud_is_thinned_and_says_so(self):
+        report = Report("t")
+        report.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
+        page = read(report)
+        assert "100 of 1,000 points, chosen at random" in " ".join(page.words)
+        assert len(self.unpack(page.data[0]["positions"], "<u2")) == 300
+        other = Report("t")
+        other.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
+        assert read(other).data == page.data
+
+    def test_one_point(self):
+        assert self.payload([[1.0, 2.0, 3.0]])["count"] == 1
