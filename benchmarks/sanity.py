@@ -19,7 +19,7 @@ from pointvar.data import Sample
 from pointvar.train import Data, fit, load_config
 
 BASE: dict[str, Any] = {
-    "data": {"batch_size": 2, "rotate": False, "scale": 0.0},
+    "data": {"batch_size": 2, "box": False, "rotate": False, "scale": 0.0},
     "model": {"channels": [32, 64, 128], "head": 128, "radii": [0.1, 0.2, 0.4]},
     "optimizer": {"rate": 0.005, "milestones": [15]},
     "epochs": 20,

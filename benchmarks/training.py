@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -77,7 +78,10 @@ def measure(case: str, repeats: int, batch_size: int | None, threads: int) -> di
     )
     labels = batch.labels[inner] if segment else batch.labels % classes
     parts: dict[str, list[float]] = {"geometry": [], "forward": [], "backward": [], "optimiser": []}
+    load, cpu = os.getloadavg()[0], 0.0
     for repeat in range(repeats + 1):
+        if repeat == 1:
+            cpu = time.process_time()
         marks = [time.perf_counter()]
         levels = model.hierarchy(batch.cloud, generator=torch.Generator().manual_seed(repeat), **queries)
         marks.append(time.perf_counter())
@@ -99,6 +103,10 @@ def measure(case: str, repeats: int, batch_size: int | None, threads: int) -> di
         "threads": threads,
         "clouds_per_second": size / sum(median.values()),
         "seconds": median,
+        "every_repeat": parts,  # so that a pause of the machine can be told from the cost of a step
+        # On a machine that is shared, the time of the processor says more than that of the clock.
+        "cpu_seconds_per_step": (time.process_time() - cpu) / repeats,
+        "load_before": load,
         "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "loss": float(loss.detach()),
     }
@@ -180,7 +188,9 @@ def main() -> None:
         rows.append(row)
         times = " ".join(f"{seconds * 1000:7.1f}ms" for seconds in row["seconds"].values())
         rate, memory = row["clouds_per_second"], row["peak_gigabytes"]
-        print(f"{case:20} {row['points']:8} {rate:9.2f} {times} {memory:9.2f}", flush=True)
+        wide = [name for name, all_ in row["every_repeat"].items() if max(all_) > 2 * min(all_) + 0.01]
+        note = f"  unsteady: {', '.join(wide)}" if wide else ""
+        print(f"{case:20} {row['points']:8} {rate:9.2f} {times} {memory:9.2f}{note}", flush=True)
         if arguments.output is not None:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
             arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
