@@ -120,8 +120,8 @@ def test_two_fingers_zoom(window, page):
 @pytest.mark.parametrize("key", ["ArrowLeft", "ArrowUp", "+"])
 def test_keys_turn_and_zoom_it_too(desk, key):
     before = picture(desk)
-    press = "document.querySelector(arguments[0]).dispatchEvent(new KeyboardEvent('keydown', {key: arguments[1]}))"
-    desk.run(press, CANVAS, key)
+    press = "const [at, key] = arguments; at.dispatchEvent(new KeyboardEvent('keydown', {key}))"
+    desk.run(press, desk.find(CANVAS), key)
     desk.settle()
     assert picture(desk) != before
 
