@@ -41,6 +41,7 @@ from pointvar.methods import (
     PointwiseCNN,
     SPHConv,
 )
+from pointvar.models import load, save
 from pointvar.ops.native import empty_cache
 from pointvar.ops.native import info as native_info
 
@@ -78,6 +79,7 @@ __all__ = [
     "kernel_density",
     "kernel_points",
     "knn",
+    "load",
     "lsuv_init",
     "methods",
     "models",
@@ -85,6 +87,7 @@ __all__ = [
     "nn",
     "poisson_disk",
     "register_layer",
+    "save",
     "standard_init",
     "testing",
     "transfer_init",

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 COMMANDS = {
+    "train": "train a network",
+    "evaluate": "evaluate the network of a run",
+    "predict": "label point clouds by the network of a run",
     "tables": "measure tables of z, from which weights can be transferred without data",
     "reproduce": "make a figure or table of the paper",
     "report": "write runs, results and clouds as one HTML page",

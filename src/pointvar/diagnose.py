@@ -125,8 +125,8 @@ def variance_report(
             ``model(batch)``.
         backward: measures gradients too.
         forward: ``forward(model, batch)``.
-        loss: of the model's output, a scalar; default: its inner product with a fixed Gaussian of unit
-            variance, so that the gradient of the output has variance 1.
+        loss: of the model's output, a scalar; default: a fixed Gaussian combination of its channels, summed
+            over the points, so that the gradient of the output has variance 1.
         layers: which layers; types, name patterns or a predicate.
         mode: ``"train"``, ``"eval"``, or ``None``: as the model is.
         low, high: a layer whose output has a second moment below is vanishing, above exploding.
@@ -195,7 +195,10 @@ def _gradients(result: Any, loss: Callable[[Any], Tensor] | None, inputs: list[T
         first = result[0] if isinstance(result, (tuple, list)) and result else result
         if not isinstance(first, Tensor):
             raise TypeError(f"give a loss: the model returns {type(result).__name__}, not a tensor")
-        noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        # One gradient for all points of a channel, as from a loss that averages over them: gradients that
+        # differ from point to point would be smoothed away by the first layers they meet.
+        shape = (1, first.shape[1]) if first.dim() == 2 else first.shape
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         value = (first * noise.to(first)).sum()
     if not value.requires_grad:
         return {}

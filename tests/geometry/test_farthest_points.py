@@ -113,3 +113,9 @@ def test_same_on_any_number_of_threads(threads, backend):
         torch.set_num_threads(count)
         results.append(farthest_points(cloud, count=100))
     assert torch.equal(*results)
+
+
+def test_an_empty_cloud_may_be_asked_for_nothing(backend):
+    cloud = PointCloud(torch.rand(12, 3), [8, 0, 4])
+    keep = farthest_points(cloud, count=cloud.lengths // 4)
+    assert torch.bincount(cloud.batch[keep], minlength=3).tolist() == [2, 0, 1]

@@ -120,8 +120,9 @@ def test_two_fingers_zoom(window, page):
 @pytest.mark.parametrize("key", ["ArrowLeft", "ArrowUp", "+"])
 def test_keys_turn_and_zoom_it_too(desk, key):
     before = picture(desk)
-    press = "const [at, key] = arguments; at.dispatchEvent(new KeyboardEvent('keydown', {key}))"
-    desk.run(press, desk.find(CANVAS), key)
+    event = "new KeyboardEvent('keydown', {key: arguments[1]})"
+    press = f"document.querySelector(arguments[0]).dispatchEvent({event})"
+    desk.run(press, CANVAS, key)
     desk.settle()
     assert picture(desk) != before
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pointvar.diagnose import variance_report
+from pointvar.experiments.options import canvas
 from pointvar.geometry import Neighborhood
 from pointvar.init import standard_init, transfer_init, variance_init
 from pointvar.models import PlainNet
@@ -55,26 +56,31 @@ def gradients(net: PlainNet, batch: Batch) -> Curve:
     return [layer.activation_gradient or 0.0 for layer in report.layers]
 
 
-def draw(
-    axes: Any, curves: list[Curve], label: str, color: str, low: float = 1e-12, high: float = 1e12
-) -> None:
-    """The geometric mean of curves over depth and their range; values beyond the picture stay at its edge."""
-    values = torch.tensor(curves, dtype=torch.float64).nan_to_num(high).clamp(low, high)
-    depth = range(1, values.shape[1] + 1)
-    axes.plot(depth, values.log().mean(0).exp(), color=color, label=label, linewidth=1.4)
-    axes.fill_between(depth, values.amin(0), values.amax(0), color=color, alpha=0.2, linewidth=0)
+def picture(
+    curves: dict[str, dict[str, list[Curve]]],
+    colors: dict[str, str],
+    what: str = "outputs",
+    reach: float = 1e12,
+    median: bool = False,
+) -> Any:
+    """One panel per method: the geometric mean (or median) of the curves of each colour, and their range.
 
-
-def panels(methods: list[str], height: float = 4.6) -> tuple[Any, dict[str, Any]]:
-    """A figure with one panel per method, two rows of five."""
-    from pointvar.experiments.options import canvas
-
-    figure, axes = canvas(11, height, 2, 5, sharex=True, sharey=True)
-    named = dict(zip(methods, axes.flat, strict=True))
-    for name, panel in named.items():
-        panel.set_title(name, fontsize=10)
-        panel.set_yscale("log")
+    Values beyond 1 / reach and reach stay at the edge of the picture."""
+    figure, axes = canvas(11, 4.6, 2, 5, sharex=True, sharey=True)
+    for panel, (method, by_name) in zip(axes.flat, curves.items(), strict=True):
+        for name, color in colors.items():
+            values = (
+                torch.tensor(by_name[name], dtype=torch.float64).nan_to_num(reach).clamp(1 / reach, reach)
+            )
+            middle = values.median(0).values if median else values.log().mean(0).exp()
+            depth = range(1, values.shape[1] + 1)
+            panel.plot(depth, middle, color=color, label=name, linewidth=1.4)
+            panel.fill_between(depth, values.amin(0), values.amax(0), color=color, alpha=0.2, linewidth=0)
+        panel.set_title(method, fontsize=10)
+        panel.set(yscale="log", ylim=(1 / reach, reach))
         panel.axhline(1, color="0.8", linewidth=0.8, zorder=0)
     for panel in axes[1]:
         panel.set_xlabel("layer")
-    return figure, named
+    axes[0, 0].legend(fontsize=7)
+    figure.supylabel(f"second moment of the {what}")
+    return figure

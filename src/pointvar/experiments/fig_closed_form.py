@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pointvar.experiments.by_depth import Curve, activations, draw, panels, plain
+from pointvar.experiments.by_depth import Curve, activations, picture, plain
 from pointvar.experiments.clouds import surface_clouds
 from pointvar.experiments.options import Options
 from pointvar.init import activation_moment, closed_form_init, variance_init
@@ -44,13 +44,6 @@ def _follow(options: Options, source: str, batch: Any) -> None:
             curves[method]["direct"].append(activations(net, batch))
             closed_form_init(net, input_moment=moment, generator=torch.Generator().manual_seed(1000 + seed))
             curves[method]["closed form"].append(activations(net, batch))
-    figure, named = panels(list(METHODS))
-    for method, panel in named.items():
-        for name, color in COLORS.items():
-            draw(panel, curves[method][name], name, color)
-        panel.set_ylim(1e-3, 1e3)
-    named["PCCNN"].legend(fontsize=7)
-    figure.supylabel("second moment of the outputs")
     summary = {}
     for method, values in coherence.items():
         mean = torch.tensor(values).mean(0)
@@ -71,4 +64,5 @@ def _follow(options: Options, source: str, batch: Any) -> None:
         "summary": summary,
         "second_moment": curves,
     }
-    options.save(f"fig-closed-form-{source.replace(' ', '-').lower()}", figure, numbers)
+    name = f"fig-closed-form-{source.replace(' ', '-').lower()}"
+    options.save(name, picture(curves, COLORS, reach=1e3), numbers)

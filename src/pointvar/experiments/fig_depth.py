@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pointvar.experiments.by_depth import Curve, activations, draw, gradients, panels, plain
+from pointvar.experiments.by_depth import Curve, activations, gradients, picture, plain
 from pointvar.experiments.clouds import surface_clouds
 from pointvar.experiments.options import Options
 from pointvar.init import standard_init, variance_init
@@ -35,11 +35,5 @@ def run(options: Options) -> None:
                 followed["gradients"][method][name].append(gradients(net, batch))
     about = {"clouds": clouds.name, "channels": CHANNELS, "seeds": SEEDS}
     for what, curves in followed.items():
-        figure, named = panels(list(METHODS))
-        for method, panel in named.items():
-            for name, color in COLORS.items():
-                draw(panel, curves[method][name], name, color)
-            panel.set_ylim(1e-12, 1e12)
-        named["PCCNN"].legend(fontsize=7)
-        figure.supylabel(f"second moment of the {what}")
+        figure = picture(curves, COLORS, what)
         options.save(f"fig-depth-{what}", figure, {**about, "second_moment": curves})

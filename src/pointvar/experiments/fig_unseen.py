@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pointvar.experiments.by_depth import Curve, activations, panels, plain
+from pointvar.experiments.by_depth import Curve, activations, picture, plain
 from pointvar.experiments.clouds import surface_clouds
 from pointvar.experiments.options import Options
 from pointvar.init import variance_init
@@ -33,16 +33,6 @@ def run(options: Options) -> None:
             net = plain(method, DEPTH, CHANNELS, seen, 0, unit=name == "unit response")
             variance_init(net, seen, generator=torch.Generator().manual_seed(1000))
             curves[method][name] = [activations(net, batch) for batch in others]
-    figure, named = panels(list(METHODS))
-    for method, panel in named.items():
-        for name, color in COLORS.items():
-            values = torch.tensor(curves[method][name], dtype=torch.float64).clamp(1e-14, 1e14)
-            depth = range(1, DEPTH + 1)
-            panel.plot(depth, values.median(0).values, color=color, label=name)
-            panel.fill_between(depth, values.amin(0), values.amax(0), color=color, alpha=0.2, linewidth=0)
-        panel.set_ylim(1e-14, 1e14)
-    named["PCCNN"].legend(fontsize=7)
-    figure.supylabel("second moment of the outputs")
     last = {m: {n: _summary([c[-1] for c in by[n]]) for n in COLORS} for m, by in curves.items()}
     numbers: dict[str, Any] = {
         "clouds": clouds.name,
@@ -52,7 +42,7 @@ def run(options: Options) -> None:
         f"layer_{DEPTH}": last,
         "second_moment": curves,
     }
-    options.save("fig-unseen", figure, numbers)
+    options.save("fig-unseen", picture(curves, COLORS, reach=1e14, median=True), numbers)
     for method, by in last.items():
         texts = [f"{n} {s['median']:.2g} [{s['least']:.2g}, {s['largest']:.2g}]" for n, s in by.items()]
         print(f"  {method}: " + ", ".join(texts))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pointvar.experiments.by_depth import Curve, activations, draw, initialisers, panels, plain
+from pointvar.experiments.by_depth import Curve, activations, initialisers, picture, plain
 from pointvar.experiments.clouds import surface_clouds
 from pointvar.experiments.options import Options
 from pointvar.methods import METHODS
@@ -32,13 +32,6 @@ def run(options: Options) -> None:
                 net = plain(method, DEPTH, CHANNELS, batch, seed)
                 initialise(net, torch.Generator().manual_seed(1000 + seed))
                 curves[method][name].append(activations(net, batch))
-    figure, named = panels(list(METHODS))
-    for method, panel in named.items():
-        for name, color in COLORS.items():
-            draw(panel, curves[method][name], name, color)
-        panel.set_ylim(1e-12, 1e12)
-    named["PCCNN"].legend(fontsize=7)
-    figure.supylabel("second moment of the outputs")
     numbers: dict[str, Any] = {
         "clouds": clouds.name,
         "table": table,
@@ -47,7 +40,7 @@ def run(options: Options) -> None:
         "summary": {method: {name: _summary(c) for name, c in by.items()} for method, by in curves.items()},
         "second_moment": curves,
     }
-    options.save("fig-variance", figure, numbers)
+    options.save("fig-variance", picture(curves, COLORS), numbers)
     for method, by in numbers["summary"].items():
         parts = [f"{n} mean {s['mean']}, draws {s['draws']}" for n, s in by.items()]
         print(f"  {method}: " + "; ".join(parts))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,26 @@ class Options:
     """Folder with real data; ``None``: the built-in synthetic data are used."""
     preset: str = "laptop"
     """``"laptop"``: minutes on two cores; ``"paper"``: the published recipe."""
+    limit_minutes: float | None = None
+    """Of tables: no cell begins after so many minutes."""
+    only: Sequence[str] = ()
+    """Of tables: KEY=VALUE, the cells to run; several values of a key are alternatives."""
+    report: bool = False
+    """Of tables: only the report is written, from the results that there are."""
+    begin: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         if self.preset not in ("laptop", "paper"):
             raise ValueError(f"preset must be 'laptop' or 'paper', got {self.preset!r}")
         if self.data is not None and not Path(self.data).is_dir():
             raise ValueError(f"there is no data folder {self.data}")
+        if self.limit_minutes is not None and self.limit_minutes < 0:
+            raise ValueError(f"limit_minutes must not be negative, got {self.limit_minutes}")
         self.output.mkdir(parents=True, exist_ok=True)
+
+    def time_is_up(self) -> bool:
+        """Whether the limit is reached."""
+        return self.limit_minutes is not None and time.monotonic() - self.begin >= 60 * self.limit_minutes
 
     def save(self, name: str, figure: Any, numbers: dict[str, Any]) -> None:
         """Writes NAME.png, NAME.svg and NAME.json, and says so."""

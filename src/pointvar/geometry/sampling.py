@@ -62,7 +62,7 @@ def farthest_points(
         counts = torch.minimum(counts.clamp(min=1), lengths)
     else:
         counts = _integers(count, cloud, "count")
-        if bool((counts < 1).any()):
+        if bool((counts < lengths.clamp(max=1)).any()):  # an empty cloud may be asked for nothing
             raise ValueError(f"count must be at least 1, got {count}")
         counts = torch.minimum(counts, lengths)
     first = torch.zeros_like(lengths) if start is None else _integers(start, cloud, "start")

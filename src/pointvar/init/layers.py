@@ -62,10 +62,13 @@ class Layer:
     ) -> None:
         """Draws the weights with this variance: Gaussian, or with orthogonal rows or columns."""
         for weight in self.weights:
-            value = _normal(weight, generator)
+            if generator is None or generator.device == weight.device:
+                weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
+            else:
+                weight.copy_(torch.randn(weight.shape, generator=generator, device=generator.device))
             if orthogonal and weight.dim() > 1:
-                value = _orthogonal(value, self.kind.out_dim)
-            weight.copy_(value.mul_(variance**0.5))
+                weight.copy_(_orthogonal(weight, self.kind.out_dim))
+            weight.mul_(variance**0.5)
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
@@ -91,12 +94,6 @@ class Layer:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _normal(weight: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Unit Gaussian numbers like ``weight``, from a generator of any device."""
-    device = weight.device if generator is None else generator.device
-    return torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=device).to(weight.device)
 
 
 def _orthogonal(value: Tensor, out_dim: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Networks: the paper's classifier and U-Net, PointConv's own, and a plain one of any depth."""
 
 from pointvar.models.classifier import Classifier
+from pointvar.models.files import load, read_notes, save
 from pointvar.models.layers import Method
 from pointvar.models.plain import PlainNet
 from pointvar.models.pointconv import PointConvClassifier, PointConvNet
@@ -15,5 +16,8 @@ __all__ = [
     "PointConvClassifier",
     "PointConvNet",
     "SegmentationUNet",
+    "load",
     "preset",
+    "read_notes",
+    "save",
 ]

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy
+from pointvar.models.files import savable
 from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, global_mean, linear
 from pointvar.nn.norm import Norm
 
 
+@savable
 class Classifier(nn.Module):
     r"""One prediction for each cloud, by levels of ever fewer points and two convolutions in each.
 

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from pointvar.geometry import Neighborhood
+from pointvar.models.files import savable
 from pointvar.models.layers import Convolutions, Method
 from pointvar.nn import ConvolutionBlock, NormActivation
 from pointvar.nn.norm import Norm
 
 
+@savable
 class PlainNet(nn.Module):
     r"""Convolutions on one neighbourhood, one after the other, without pooling or skips.
 

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from pointvar.cloud import PointCloud
 from pointvar.convolution import PointConvolution
 from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.models.files import savable
 from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import NormActivation, global_mean, interpolate, linear
 from pointvar.nn.norm import Norm
 
 
+@savable
 class PointConvNet(nn.Module):
     r"""One prediction for each point, by PointConv's network for ScanNet.
 
@@ -124,6 +126,7 @@ class PointConvNet(nn.Module):
         return self.last(self.hidden(features, levels.input))
 
 
+@savable
 class PointConvClassifier(nn.Module):
     r"""One prediction for each cloud, by PointConv's network for ModelNet40.
 

@@ -11,11 +11,13 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.models.files import savable
 from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, linear
 from pointvar.nn.norm import Norm
 
 
+@savable
 class SegmentationUNet(nn.Module):
     r"""One prediction for each query point, from a context that may be larger than the queries' own place.
 

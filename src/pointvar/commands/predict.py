@@ -1,0 +1,118 @@
+"""Label point clouds by the network of a run.
+
+A network that segments writes a PLY per file, with label, confidence and a colour per class, and classes.txt;
+one that classifies prints a line per file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import colorsys
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="directory of a run, or a saved network")
+    parser.add_argument("files", type=Path, nargs="+", help="point clouds in any format that can be read")
+    parser.add_argument("--output", type=Path, default=Path("predictions"), help="directory for PLY files")
+    parser.add_argument("--votes", type=int, default=1, help="augmented passes to sum over")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--points", type=int, default=150_000, help="largest sphere, in points: memory")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Predicts each of the files."""
+    from pointvar.models import load, read_notes
+    from pointvar.train import DataConfig
+
+    path: Path = arguments.model
+    path = path / "model.safetensors" if path.is_dir() else path
+    model, notes = load(path), read_notes(path)
+    if not {"classes", "task", "data"} <= notes.keys():
+        raise ValueError(f"{path} does not say what its classes are: use a network that a run has saved")
+    config = DataConfig(**notes["data"])
+    if notes["task"] == "classification":
+        return _classify(model, notes["classes"], config, arguments)
+    return _segment(model, notes["classes"], config, arguments)
+
+
+def _classify(model: Any, classes: list[str], config: Any, arguments: argparse.Namespace) -> int:
+    from pointvar.train import class_probabilities
+
+    for file in arguments.files:
+        sample, _ = read_sample(file, config)
+        share = class_probabilities(model, [sample], config, arguments.votes, arguments.seed)[0]
+        print(f"{file}\t{classes[int(share.argmax())]}\t{float(share.max()):.4f}")
+    return 0
+
+
+def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Namespace) -> int:
+    from pointvar.data import write_ply
+    from pointvar.train import predict_scene
+
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    palette = colours(len(classes))
+    for file in arguments.files:
+        sample, points = read_sample(file, config)
+
+        def progress(done: int, total: int, file: Path = file) -> None:
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{file}: {done / total:.0%}" + ("\n" if done == total else ""))
+
+        labels, confidence = predict_scene(
+            model,
+            sample,
+            config,
+            arguments.votes,
+            arguments.seed,
+            sphere=arguments.points,
+            progress=progress,
+        )
+        target = arguments.output / f"{file.stem}.ply"
+        write_ply(
+            target,
+            points,
+            colors=palette[labels.numpy()],
+            label=labels.numpy().astype(np.int32),
+            confidence=confidence.numpy(),
+        )
+        counts = np.bincount(labels.numpy(), minlength=len(classes))
+        shares = ", ".join(f"{classes[i]} {counts[i] / len(labels):.1%}" for i in np.argsort(-counts)[:5])
+        print(f"{target}: {len(labels):,} points; {shares}")
+    (arguments.output / "classes.txt").write_text("".join(f"{i} {c}\n" for i, c in enumerate(classes)))
+    return 0
+
+
+def read_sample(path: Path, config: Any) -> tuple[Any, NDArray[Any]]:
+    """A file as a network takes it, and its points as they are in the file.
+
+    Points are moved by whole units to begin near 0, since coordinates of maps do not fit float32.
+    """
+    import torch
+
+    from pointvar.data import Sample, read_points
+
+    arrays = read_points(path)
+    points = arrays["points"]
+    columns = {"scannet": ["colors"], "rooms": ["colors"]}.get(config.name, config.columns)
+    if config.normals:
+        columns = ["normals"]
+    missing = [name for name in columns if name not in arrays]
+    if missing:
+        raise ValueError(f"{path} has no {', '.join(missing)}, which the network was trained with")
+    parts = [np.asarray(arrays[name], np.float32).reshape(len(points), -1) for name in columns]
+    features = np.concatenate(parts, 1) if parts else np.ones((len(points), 1), np.float32)
+    near = (points - np.floor(points.min(0))).astype(np.float32)
+    return Sample(torch.from_numpy(near), torch.from_numpy(features), -1, path.stem), points
+
+
+def colours(count: int) -> NDArray[np.uint8]:
+    """A colour per class, easy to tell apart, ``[classes, 3]``."""
+    hues = (np.arange(count) * 0.618034) % 1
+    table = [colorsys.hsv_to_rgb(h, 0.85 - 0.25 * (i % 2), 0.95 - 0.25 * (i % 3)) for i, h in enumerate(hues)]
+    return (np.array(table) * 255).round().astype(np.uint8)

@@ -1,0 +1,44 @@
+"""The columns of the tables: how a network is normalised, initialised and clipped. Nothing else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pointvar.train.recipes import RECIPES
+
+Settings = Mapping[str, Any]
+"""Sections of a training configuration, as in a YAML file."""
+
+PAPER_METHODS = ("PCCNN", "KPConvN", "MCConv", "PointConv", "SPHConv")
+"""The methods of the paper's tables; its "KPConv" is KPConvN, except in table kpconv_abla."""
+
+STANDARD: Settings = {"init": {"method": "standard"}}
+DIRECT: Settings = {"init": {"method": "direct"}}
+COLUMNS: dict[str, Settings] = {
+    "direct": DIRECT,
+    "standard": STANDARD,
+    "Xavier": {"init": {"method": "xavier"}},
+    "LSUV": {"init": {"method": "lsuv"}},
+    "transfer": {"init": {"method": "transfer"}},  # from which table, the scenario says
+    "GN": {**STANDARD, "model": {"norm": "group"}},
+    "BN": {**STANDARD, "model": {"norm": "batch"}},
+    "BN, not in the head": {**STANDARD, "model": {"norm": "batch", "head_norm": "none"}},
+    "direct + AGC": {**DIRECT, "optimizer": {"agc": 0.05}},
+    "unit + direct": {**DIRECT, "model": {"unit_response": True}},
+    "unit + direct + AGC": {**DIRECT, "model": {"unit_response": True}, "optimizer": {"agc": 0.05}},
+    "unit + closed form": {"init": {"method": "closed"}, "model": {"unit_response": True}},
+    "unit + closed form + AGC": {
+        "init": {"method": "closed"},
+        "model": {"unit_response": True},
+        "optimizer": {"agc": 0.05},
+    },
+    "norm-free": RECIPES["norm-free"],
+    "as it comes": {"init": {"method": "none"}},
+    "variance_init": {"init": {"method": "direct", "layers": "all"}},
+}
+"""Name -> settings. "standard" is He's rule, Var[w] = 2 / (K C)."""
+
+ADDED = ("BN, not in the head", "LSUV", "norm-free")
+"""Columns that go beyond the paper's in every table of a classifier; a U-Net has no head."""
+ADDED_UNET = ("LSUV", "norm-free")

@@ -1,0 +1,258 @@
+"""What the cells of a table share: data and recipe, by preset and by what data there are.
+
+``"paper"`` is the published recipe on the published data, which ``options.data`` must be the folder of.
+``"laptop"`` is the same networks and optimiser, scaled to about a minute per cell on one core, on real data
+where they are and on data made on the spot otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from pointvar.data import ModelNet, Sample
+from pointvar.experiments.columns import Settings
+from pointvar.experiments.options import Options
+from pointvar.train import Config, Data, load_data
+from pointvar.train.recipes import RECIPES
+
+Metric = Literal["accuracy", "mean_iou"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Data, recipe and measure of a table."""
+
+    name: str
+    """Of the data."""
+    text: str
+    """What the data are, for the caption."""
+    settings: Settings
+    """The recipe."""
+    table: str
+    """Which table of z serves transfer: one that was made from other data."""
+    metric: Metric = "accuracy"
+    batches: Mapping[int, Settings] = field(default_factory=dict)
+    """What goes with a number of clouds per batch, besides that number."""
+    load: Callable[[Config], Data] = lambda config: load_data(config.data)
+    resumable: bool = False
+    """Cells take long: each keeps checkpoints, and goes on from them."""
+
+    def batch(self, size: int) -> Settings:
+        """Settings for batches of that many clouds."""
+        more = self.batches.get(size, {})
+        return {**more, "data": {**more.get("data", {}), "batch_size": size}}
+
+
+# Made smaller, the same for every column. A last batch of one cloud would be an error with batch norm.
+LAPTOP: Settings = {
+    "data": {"rotate": False, "scale": 0.0, "drop_last": True},
+    "model": {"network": "classifier", "channels": [32, 64, 128], "head": 128, "radii": [0.1, 0.2, 0.4]},
+    "optimizer": {"rate": 0.005, "milestones": [15]},
+    "epochs": 20,
+    "evaluate_every": 5,
+}
+LAPTOP_40: Settings = {**LAPTOP, "optimizer": {"rate": 0.005, "milestones": [11]}, "epochs": 15}
+LAPTOP_UNET: Settings = {
+    "data": {"drop_last": True},
+    "model": {"network": "unet", "channels": [16, 32, 64], "first_reach": 1.5},
+    "optimizer": {"rate": 0.005, "milestones": [8], "class_weights": True},
+    "epochs": 10,
+    "evaluate_every": 11,  # once, at the end
+}
+
+
+def _over(base: Settings, **sections: Any) -> Settings:
+    """Settings with some of their sections changed."""
+    return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
+
+
+def modelnet10(options: Options) -> Scenario | None:
+    """500 + 250 shapes of ModelNet10, 512 points, feature 1."""
+    return _modelnet(options, 10, LAPTOP, 500, 250, 512, normals=False)
+
+
+def modelnet40(options: Options) -> Scenario | None:
+    """1,200 + 600 shapes of ModelNet40, 256 points, normals as features."""
+    return _modelnet(options, 40, LAPTOP_40, 1200, 600, 256, normals=True)
+
+
+def _modelnet(
+    options: Options, classes: int, recipe: Settings, train: int, test: int, points: int, normals: bool
+) -> Scenario | None:
+    path = _file(options, f"modelnet{classes}_small.npz")
+    if path is None:
+        return None
+
+    def load(config: Config) -> Data:
+        first, second = (ModelNet(path, split, points, normals) for split in ("train", "test"))
+        return Data(_shuffled(first, train), _shuffled(second, test), first.classes, first.num_features)
+
+    text = f"ModelNet{classes}, {train:,} training and {test:,} test shapes of {points} points"
+    return Scenario(f"ModelNet{classes}", text, recipe, "synthetic", load=load)
+
+
+def _shuffled(data: Any, size: int) -> list[Sample]:
+    """So many samples in random order, the same in every run, so that all classes occur."""
+    if size > len(data):
+        raise ValueError(f"{size} samples are wanted, the file has {len(data)}")
+    return [data[int(i)] for i in np.random.default_rng(0).permutation(len(data))[:size]]
+
+
+def shapes(options: Options) -> Scenario:
+    """The built-in shapes, where there are no real ones."""
+    sizes = {"name": "shapes", "train_size": 500, "test_size": 250, "num_points": 512}
+    text = "built-in synthetic shapes of 25 classes, 500 + 250 of 512 points"
+    return Scenario("Shapes", text, _over(LAPTOP, data=sizes), "modelnet40")
+
+
+def _spheres(radii: Mapping[int, tuple[float, float]]) -> dict[int, Settings]:
+    """Spheres by the number of clouds per batch: the more, the smaller, and always 60 steps an epoch."""
+    return {
+        size: {"data": {"radius": float(inner), "context": float(outer), "crops": 60 * size}}
+        for size, (inner, outer) in radii.items()
+    }
+
+
+RARE = 0.01
+"""Classes with a smaller share of the aerial tile's points are not learned: their labels are left out."""
+
+
+def aerial(options: Options) -> Scenario | None:
+    """A tile of aerial laser scans: one half by position to train, the other to test; intensity."""
+    path = _file(options, "ahn3_delft.npz")
+    if path is None:
+        return None
+    spheres = _spheres({1: (10, 16), 2: (7, 11), 4: (5, 8), 16: (4, 6)})
+    text = (
+        "AHN3, an aerial tile of Delft of 336,347 points, its west half to train, its east half to test, "
+        "classes of fewer than 1 % of the points unlabelled"
+    )
+    settings = _over(LAPTOP_UNET, data=spheres[1]["data"], model={"radii": [1.0, 2.0, 4.0]})
+    return Scenario("AHN3", text, settings, "modelnet40", "mean_iou", spheres, lambda config: _tile(path))
+
+
+def _tile(path: Path) -> Data:
+    with np.load(path) as arrays:
+        points, names = torch.from_numpy(arrays["xyz"]), arrays["classes"].tolist()
+        strength = torch.from_numpy(np.log1p(arrays["intensity"].astype(np.float32)) / 5)
+        label = torch.from_numpy(arrays["label"].astype(np.int64))
+    counts = torch.bincount(label, minlength=len(names))
+    kept = [i for i in range(len(names)) if counts[i] >= RARE * len(label)]
+    new = torch.full((len(names),), -1)
+    new[kept] = torch.arange(len(kept))
+    features = torch.stack([torch.ones(len(points)), strength], 1)
+    east = points[:, 0] >= points[:, 0].median()
+    tile = Sample(points, features, new[label], "tile")
+    return Data([tile[~east]], [tile[east]], [names[i] for i in kept], 2, "segmentation")
+
+
+def rooms(options: Options) -> Scenario:
+    """The built-in rooms, where there is no tile."""
+    spheres = _spheres({1: (1.2, 2), 2: (0.85, 1.4), 4: (0.6, 1), 16: (0.5, 0.75)})
+    data = {"name": "rooms", "train_size": 12, "test_size": 3, **spheres[1]["data"]}
+    text = "built-in synthetic rooms of 12 classes, 12 to train, 3 to test"
+    settings = _over(LAPTOP_UNET, data=data, model={"radii": [0.1, 0.2, 0.4]})
+    return Scenario("Rooms", text, settings, "modelnet40", "mean_iou", spheres)
+
+
+def scanobjectnn(options: Options) -> Scenario:
+    """The published recipe."""
+    return _published(options, "scanobjectnn", "ScanObjectNN", "modelnet40")
+
+
+def published_modelnet40(options: Options) -> Scenario:
+    """The published recipe."""
+    return _published(options, "modelnet40", "ModelNet40", "synthetic")
+
+
+def scannet(options: Options) -> Scenario:
+    """The published recipe, with the lists of scenes in the folder of the data."""
+    folder = _folder(options)
+    lists = {
+        "train": str(folder / "scannetv2_train.txt"),
+        "test": str(folder / "scannetv2_val.txt"),
+    }
+    spheres = {1: {"data": {"radius": 2.0, "context": 4.0}}, 4: {"data": {"radius": 1.0, "context": 2.0}}}
+    return _published(options, "scannet", "ScanNet", "modelnet40", "mean_iou", spheres, {"scenes": lists})
+
+
+def _published(
+    options: Options,
+    recipe: str,
+    name: str,
+    table: str,
+    metric: Metric = "accuracy",
+    batches: Mapping[int, Settings] | None = None,
+    data: Settings | None = None,
+) -> Scenario:
+    more = {"path": str(_folder(options)), "drop_last": True, **(data or {})}
+    return Scenario(
+        name,
+        f"{name}, the published recipe",
+        _over(RECIPES[recipe], data=more),
+        table,
+        metric,
+        batches or {},
+        resumable=True,
+    )
+
+
+def classification(options: Options) -> Scenario:
+    """Where the paper has ScanObjectNN."""
+    if options.preset == "paper":
+        return scanobjectnn(options)
+    return modelnet10(options) or shapes(options)
+
+
+def many_classes(options: Options) -> Scenario:
+    """Where the paper has ModelNet40."""
+    if options.preset == "paper":
+        return published_modelnet40(options)
+    return modelnet40(options) or shapes(options)
+
+
+def segmentation(options: Options) -> Scenario:
+    """Where the paper has ScanNet."""
+    return scannet(options) if options.preset == "paper" else aerial(options) or rooms(options)
+
+
+def everything(options: Options) -> list[Scenario]:
+    """All data that are there, for tables about data; always on the scale of a laptop."""
+    found = [modelnet10(options), modelnet40(options), shapes(options), aerial(options), rooms(options)]
+    return [scenario for scenario in found if scenario is not None]
+
+
+def _folder(options: Options) -> Path:
+    if options.data is None:
+        raise ValueError("the preset 'paper' needs the published data: give their folder by --data")
+    return Path(options.data)
+
+
+def _file(options: Options, name: str) -> Path | None:
+    path = None if options.data is None else Path(options.data) / name
+    return path if path is not None and path.is_file() else None
+
+
+def with_validation(scenario: Scenario, share: float = 0.2) -> Scenario:
+    """The training data alone: a part of them to train, the rest to choose by."""
+
+    def load(config: Config) -> Data:
+        data = scenario.load(config)
+        samples = [data.train[i] for i in range(len(data.train))]
+        if len(samples) > 1:
+            cut = round(len(samples) * (1 - share))
+            train, rest = samples[:cut], samples[cut:]
+        else:  # one scene: its part that lies farthest along the second axis
+            along = samples[0].points[:, 1]
+            apart = along > float(np.quantile(along.numpy(), 1 - share))
+            train, rest = [samples[0][~apart]], [samples[0][apart]]
+        return Data(train, rest, data.classes, data.num_features, data.task)
+
+    text = f"{scenario.text}; here the last {share:.0%} of the training data serve as test data"
+    return replace(scenario, text=text, load=load)

@@ -1,0 +1,50 @@
+"""Networks of PyTorch Geometric with one cloud per batch: as they come, and after ``variance_init``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pointvar.experiments.claims import Claim
+from pointvar.experiments.grid import Table
+from pointvar.experiments.networks import GEOMETRIC, GeometricClassifier
+from pointvar.experiments.options import Options
+from pointvar.experiments.scenarios import classification
+
+SEEDS = 3
+DEPTHS = (5, 20)
+CHANNELS, RADIUS, EPOCHS = 32, 0.15, 10
+CLAIMS = [
+    Claim(
+        f"variance_init is at least as good as what the layers start from, at {depth} layers",
+        {"column": "variance_init", "depth": depth},
+        {"column": "as it comes", "depth": depth},
+    )
+    for depth in DEPTHS
+]
+
+
+def tables(options: Options) -> Iterator[Table]:
+    yield Table(
+        "table-third-party",
+        "Networks of PyTorch Geometric, one cloud per batch",
+        [classification(options)],
+        {
+            "depth": DEPTHS,
+            "batch": (1,),
+            "layer": GEOMETRIC,
+            "column": ("as it comes", "variance_init"),
+        },
+        SEEDS,
+        settings=lambda scenario, cell: {
+            "epochs": EPOCHS,
+            "evaluate_every": EPOCHS,
+            "model": {"channels": [CHANNELS], "radii": [RADIUS]},
+            "optimizer": {"milestones": [EPOCHS - 2]},
+        },
+        model=lambda config, data, cell, generator: GeometricClassifier(
+            cell["layer"], cell["depth"], CHANNELS, RADIUS, config, data, generator
+        ),
+        rows="layer",
+        claims=CLAIMS,
+        notes=[f"Layers of {CHANNELS} features with ReLU on the coordinates, the mean, and a linear layer."],
+    )

@@ -1,0 +1,222 @@
+"""The report of a table, as Markdown and as a page of HTML: means over seeds, the paper's numbers, claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from pointvar.experiments.claims import Group, Summary, as_summaries, summarise
+from pointvar.experiments.columns import COLUMNS
+from pointvar.experiments.grid import Cell, Store, Table
+from pointvar.experiments.options import Options
+from pointvar.progress import span
+from pointvar.train import Config
+
+MARK = "-"
+"""Where there is no number yet."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A heading and a grid of texts, the first row and the first column of which are names."""
+
+    title: str
+    lines: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is said about a table."""
+
+    title: str
+    blocks: list[Block]
+    caption: list[str]
+
+    def markdown(self) -> str:
+        parts = [f"# {self.title}"]
+        for block in self.blocks:
+            header, *rows = [[_plain(text) for text in line] for line in block.lines]
+            rule = ["---"] + ["---:"] * (len(header) - 1)
+            table = "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+            parts += [f"## {_plain(block.title)}"] * bool(block.title) + [table]
+        parts.append("\n".join(f"- {_plain(line)}" for line in self.caption))
+        return "\n\n".join(parts) + "\n"
+
+    def html(self) -> str:
+        parts = [f"<h1>{escape(self.title)}</h1>"]
+        for block in self.blocks:
+            header, *rows = [[escape(text) for text in line] for line in block.lines]
+            parts += [f"<h2>{escape(block.title)}</h2>"] * bool(block.title)
+            parts.append("<table>\n<tr>" + "".join(f"<th>{text}</th>" for text in header) + "</tr>")
+            for name, *texts in rows:
+                parts.append(f"<tr><th>{name}</th>" + "".join(f"<td>{text}</td>" for text in texts) + "</tr>")
+            parts.append("</table>")
+        parts += ["<ul>", *(f"<li>{escape(line)}</li>" for line in self.caption), "</ul>"]
+        return _PAGE.format(title=escape(self.title), body="\n".join(parts))
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
+th, td {{ padding: 0.2em 0.7em; text-align: right; border-bottom: 1px solid #8886; white-space: nowrap; }}
+th:first-child {{ text-align: left; }}
+:root {{ color-scheme: light dark; }}
+</style>
+{body}
+</html>
+"""
+
+
+def _plain(text: str) -> str:
+    """Text that does not end a column of a Markdown table, nor begin markup."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def write_report(table: Table, store: Store, options: Options) -> None:
+    """Writes NAME.md and NAME.html from the results that there are."""
+    records, changed = store.done(table)
+    report = make_report(table, records, changed, options.preset)
+    for suffix, text in ((".md", report.markdown()), (".html", report.html())):
+        store.path.with_suffix(suffix).write_text(text, "utf8")
+    print(f"{store.path.with_suffix('')}.md, .html: {len(records)} of {len(table.cells())} cells")
+
+
+def make_report(table: Table, records: Sequence[Mapping[str, Any]], changed: int, preset: str) -> Report:
+    """From results to a report."""
+    measures = {s.name: table.measure or s.metric for s in table.scenarios}
+    summaries = summarise(records, measures)
+    caption = [*_claims(table, summaries), *_legend(table), *table.notes]
+    caption += _circumstances(table, records, changed, preset)
+    return Report(table.title, _blocks(table, summaries), caption)
+
+
+def _blocks(table: Table, summaries: Sequence[Summary]) -> list[Block]:
+    cells = [{k: v for k, v in cell.items() if k != "seed"} for cell in table.cells()]
+    apart = [k for k in cells[0] if k not in (table.rows, table.columns)]
+    sections: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        sections.setdefault(tuple(cell[k] for k in apart), []).append(cell)
+    blocks = []
+    for values, inside in sections.items():
+        title = ", ".join(
+            str(v) if k == "data" else f"{k} {v}" for k, v in zip(apart, values, strict=True) if v != ""
+        )
+        columns = list(dict.fromkeys(cell[table.columns] for cell in inside))
+        lines = [[table.rows, *map(str, columns)]]
+        for row in dict.fromkeys(cell[table.rows] for cell in inside):
+            place = {**dict(zip(apart, values, strict=True)), table.rows: row}
+            lines.append(
+                [str(row), *(_entry(table, summaries, {**place, table.columns: c}) for c in columns)]
+            )
+        blocks.append(Block(title, lines))
+    return blocks
+
+
+def _entry(table: Table, summaries: Sequence[Summary], group: Group) -> str:
+    found = next((s for s in summaries if s.group == group), None)
+    paper = next((value for part, value in table.paper if part.items() <= group.items()), None)
+    return (MARK if found is None else _text(table, found)) + ("" if paper is None else f" [{paper:g}]")
+
+
+def _text(table: Table, summary: Summary) -> str:
+    scale, digits = (100, 1) if table.measure is None else (1, 2)
+    text = f"{scale * summary.mean:.{digits}f}"
+    if summary.deviation is not None:
+        text += f" ± {scale * summary.deviation:.{digits}f}"
+    count = len(summary.values)
+    if count < table.seeds:
+        text += f" ({count} seed{'s' * (count > 1)})"
+    return text + f" †{summary.diverged}" * bool(summary.diverged)
+
+
+def _claims(table: Table, summaries: Sequence[Summary]) -> list[str]:
+    published = as_summaries(table.paper)
+    lines = []
+    for claim in table.claims:
+        paper = claim.check(published)
+        lines.append(
+            f"“{claim.text}”: {claim.check(summaries)}" + f"; in the paper: {paper}" * (paper != "not tested")
+        )
+    return lines
+
+
+def _legend(table: Table) -> list[str]:
+    unit = "seconds" if table.measure else "per cent"
+    lines = [
+        f"Numbers are {unit}, after the last epoch: mean ± standard deviation over {table.seeds} "
+        f"seed{'s' * (table.seeds > 1)}; fewer are said; {MARK}: not run."
+    ]
+    if table.paper:
+        lines.append(f"In brackets: the paper's numbers, measured on {table.paper_data}.")
+    if table.measure is None:
+        lines.append("†n: n runs diverged, and count as always the most frequent class.")
+    for name in dict.fromkeys(cell.get("column") for cell in table.cells()):
+        if name in COLUMNS:
+            lines.append(f"{name}: {', '.join(f'{k}={v}' for k, v in _flat(COLUMNS[name]))}.")
+    return lines
+
+
+def _flat(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(f"{part}.{key}", value) for part, section in settings.items() for key, value in section.items()]
+
+
+def _circumstances(
+    table: Table, records: Sequence[Mapping[str, Any]], changed: int, preset: str
+) -> list[str]:
+    lines = []
+    for scenario in table.scenarios:
+        mine = [record for record in records if record["cell"]["data"] == scenario.name]
+        cell = next(cell for cell in table.cells() if cell["data"] == scenario.name)
+        lines.append(f"{scenario.text}; preset {preset}: {describe(table.config(cell))}.")
+        count = mine[0]["result"].get("count") if mine else None
+        if count and scenario.metric == "accuracy" and table.measure is None:
+            error = 100 * (0.8 * 0.2 / count) ** 0.5
+            lines.append(
+                f"{scenario.name}: {count:,} test clouds, so an accuracy of 80 % is known to {error:.1f} "
+                "(one standard error), besides what seeds change."
+            )
+    if changed:
+        lines.append(f"{changed} cells that were made by another recipe are left out.")
+    if records:
+        lines.append(_machine(records))
+    return lines
+
+
+def describe(config: Config) -> str:
+    """The recipe that all cells share, in a line."""
+    model, optimizer = config.model, config.optimizer
+    parts = [
+        f"network {model.network}",
+        f"features {'/'.join(map(str, model.channels or ()))}",
+        f"radii {'/'.join(f'{r:g}' for r in model.radii or ())}",
+        f"at most {model.max_neighbors} neighbours",
+        f"{config.epochs} epochs",
+        f"SGD with momentum {optimizer.momentum:g}, rate {optimizer.rate:g} unless a column has its own",
+        f"times {optimizer.gamma:g} after {', '.join(map(str, optimizer.milestones)) or 'no'} epochs",
+        f"weight decay {optimizer.weight_decay:g}",
+        f"initialised on {config.init.batches} batches",
+        f"{config.votes} vote{'s' * (config.votes > 1)}",
+    ]
+    return ", ".join(parts)
+
+
+def _machine(records: Sequence[Mapping[str, Any]]) -> str:
+    machines = {
+        f"{r['hardware']['cpu']}, {r['hardware']['cores']} cores, {r['hardware']['threads']} used"
+        for r in records
+    }
+    versions = {f"pointvar {r['versions']['pointvar']}, torch {r['versions']['torch']}" for r in records}
+    dates = sorted(r["date"][:10] for r in records)
+    seconds = sum(r["result"]["seconds"] for r in records)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return (
+        f"{len(records)} cells in {span(seconds)} of training, {seconds / len(records):.0f} s each, on "
+        f"{'; '.join(sorted(machines))}; {'; '.join(sorted(versions))}; {when}."
+    )

@@ -1,0 +1,160 @@
+"""The Lightning modules: a network, its loss, its optimiser, its metrics."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import lightning.pytorch as lightning
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from pointvar.train.clipping import AdaptiveClipping, decayed
+from pointvar.train.config import OptimizerConfig
+from pointvar.train.divergence import DivergedError, explain
+from pointvar.train.loader import Prepared
+from pointvar.train.metrics import Metrics
+
+
+class _Supervised(lightning.LightningModule):
+    """Training with labels. Batches are ``Prepared``."""
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classes: list[str],
+        optimizer: OptimizerConfig | None = None,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.classes = model, list(classes)
+        self.settings = optimizer or OptimizerConfig()
+        self.confusion = MulticlassConfusionMatrix(len(classes), ignore_index=-1, validate_args=False)
+        self.register_buffer("class_weights", class_weights, persistent=False)
+        self.metrics: Metrics | None = None
+        """Of the evaluation at the end of this epoch, if there was one."""
+        self.final: Metrics | None = None
+        """Of the last evaluation."""
+        self.totals = torch.zeros(3, dtype=torch.float64)
+        """Of the present epoch: loss times labels, labels predicted, labels."""
+        self._clip: AdaptiveClipping | None = None
+        if self.settings.agc is not None:
+            self._clip = AdaptiveClipping(model, self.settings.agc)
+
+    @abstractmethod
+    def loss(self, scores: Tensor, batch: Prepared) -> Tensor:
+        """A scalar from the scores ``[M, classes]`` of a batch."""
+
+    def forward(self, batch: Prepared) -> Tensor:
+        return self.model(batch.features, batch.levels)
+
+    def training_step(self, batch: Prepared, number: int) -> Tensor:
+        torch.manual_seed(batch.seed)  # dropout depends on the batch, not on what was drawn before
+        scores = self(batch)
+        loss = self.loss(scores, batch)
+        self._refuse_divergence(loss, batch)
+        with torch.no_grad():
+            hits = (scores.argmax(1) == batch.labels).sum()
+            count = (batch.labels >= 0).sum()
+            self.totals += torch.stack([loss * count, hits, count]).to(self.totals)
+        return loss
+
+    def _refuse_divergence(self, loss: Tensor, batch: Prepared) -> None:
+        bad = ~torch.isfinite(loss.detach())
+        if self.trainer.world_size > 1:  # all stop, or none
+            flag = bad.float()
+            distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+            bad = flag > 0
+        if bad:
+            where = explain(self.model, batch)
+            when = f"epoch {self.current_epoch + 1}, step {self.global_step}"
+            raise DivergedError(f"the loss is {float(loss.detach()):g} in {when}: {where}")
+
+    def validation_step(self, batch: Prepared, number: int) -> None:
+        self.confusion.update(self(batch).argmax(1), batch.labels)
+
+    def on_validation_epoch_end(self) -> None:
+        self.metrics = self.final = Metrics.of(self.confusion.compute().cpu(), self.classes)
+        self.confusion.reset()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        chosen = {id(p) for p in decayed(self.model)}
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        groups = [
+            {
+                "params": [p for p in parameters if id(p) in chosen],
+                "weight_decay": self.settings.weight_decay,
+            },
+            {"params": [p for p in parameters if id(p) not in chosen], "weight_decay": 0.0},
+        ]
+        return torch.optim.SGD(
+            [group for group in groups if group["params"]],
+            lr=self.settings.rate,
+            momentum=self.settings.momentum,
+            fused=True,
+        )
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate in an epoch."""
+        passed = sum(epoch >= milestone for milestone in self.settings.milestones)
+        return self.settings.rate * self.settings.gamma**passed
+
+    def on_train_epoch_start(self) -> None:
+        self.totals.zero_()
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        for group in optimizer.param_groups:
+            group["lr"] = self.rate(self.current_epoch)
+
+    def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+        if self._clip is not None:
+            self._clip()
+        if self.settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+
+    def transfer_batch_to_device(self, batch: Prepared, device: torch.device, _: int) -> Prepared:
+        return batch if device == batch.features.device else batch.to(device, non_blocking=True)
+
+    def epoch_totals(self) -> Tensor:
+        """``totals``, averaged over the ranks."""
+        if self.trainer.world_size == 1:
+            return self.totals.clone()
+        totals = self.totals.to(self.device)
+        distributed.all_reduce(totals)
+        return totals.cpu() / self.trainer.world_size
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["totals"] = self.epoch_totals()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.totals = checkpoint["totals"]
+
+
+class ClassificationModule(_Supervised):
+    """A class for each cloud: mean cross-entropy over the clouds of a batch."""
+
+    def loss(self, scores: Tensor, batch: Prepared) -> Tensor:
+        return functional.cross_entropy(scores.float(), batch.labels, self.class_weights, ignore_index=-1)
+
+
+class SegmentationModule(_Supervised):
+    """A class for each point: mean cross-entropy over the labelled points of each cloud, then over clouds.
+
+    A cloud without any label counts as none, and a batch without any gives a loss of 0.
+    """
+
+    def loss(self, scores: Tensor, batch: Prepared) -> Tensor:
+        each = functional.cross_entropy(
+            scores.float(), batch.labels, self.class_weights, ignore_index=-1, reduction="none"
+        )
+        # Each row has the weight of its class as a factor already, and is 0 where there is no label.
+        weight = (batch.labels >= 0).to(each.dtype)
+        if self.class_weights is not None:
+            weight = weight * self.class_weights[batch.labels.clamp(min=0)]
+        queries = batch.levels.queries
+        sums = each.new_zeros(2, queries.num_clouds).index_add(1, queries.batch, torch.stack([each, weight]))
+        labelled = sums[1] > 0
+        return (sums[0] / sums[1].where(labelled, 1.0)).sum() / labelled.sum().clamp(min=1)

@@ -1,0 +1,176 @@
+"""From the data section of a configuration to a training set, a test set, and what is random in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pointvar.data import Folder, ModelNet, PointData, Sample, ScanNet, ScanObjectNN, Shapes
+from pointvar.data.base import Task
+from pointvar.data.transforms import (
+    Compose,
+    Jitter,
+    Mirror,
+    NormalizeBox,
+    PoissonDisk,
+    Rotate,
+    Scale,
+    Subset,
+    Transform,
+)
+from pointvar.train.config import DataConfig
+
+
+@dataclass
+class Data:
+    """What a network is trained and tested on. Give data sets of your own to ``fit`` as one of these.
+
+    A data set is anything with a length and ``Sample`` by index.
+    """
+
+    train: Any
+    test: Any
+    classes: list[str]
+    num_features: int
+    task: Task = "classification"
+
+    def __post_init__(self) -> None:
+        if not len(self.train) or not len(self.test):
+            sizes = f"{len(self.train)} and {len(self.test)} samples"
+            raise ValueError(f"there must be data to train and to test on, got {sizes}")
+        self.train, self.test = self._wrapped(self.train), self._wrapped(self.test)
+
+    def _wrapped(self, samples: Any) -> PointData:
+        return samples if isinstance(samples, PointData) else _Listed(samples, self)
+
+
+def load_data(config: DataConfig) -> Data:
+    """The data of a configuration; in memory, unless ``config.cache`` is off."""
+    train, test = load_split(config, "train"), load_split(config, "test")
+    return Data(train, test, train.classes, train.num_features, train.task)
+
+
+def load_split(config: DataConfig, split: str) -> PointData:
+    """The training ("train") or the test data ("test") of a configuration."""
+    data = SOURCES[config.name](config, split)
+    size = config.train_size if split == "train" else config.test_size
+    if size is not None and size > len(data):
+        raise ValueError(f"{size} {split} samples were asked for, {config.name} has {len(data)}")
+    return _First(data, len(data) if size is None else size, config.cache)
+
+
+class _Listed(PointData):
+    """Any samples by index, as a data set."""
+
+    def __init__(self, samples: Any, data: Data) -> None:
+        self.samples = samples
+        self.task, self.classes, self.num_features = data.task, data.classes, data.num_features
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def load(self, index: int) -> Sample:
+        return self.samples[index]
+
+
+class _First(PointData):
+    """The first samples of a data set, in memory once they were read."""
+
+    def __init__(self, data: PointData, size: int, keep: bool) -> None:
+        self.data, self.size, self.keep = data, size, keep
+        self.task, self.classes, self.num_features = data.task, data.classes, data.num_features
+        self._kept: dict[int, Sample] = {}
+
+    def __len__(self) -> int:
+        return self.size
+
+    def load(self, index: int) -> Sample:
+        if not self.keep:
+            return self.data[index]
+        if index not in self._kept:
+            self._kept[index] = self.data[index]
+        return self._kept[index]
+
+
+def _path(config: DataConfig) -> Path:
+    if config.path is None:
+        raise ValueError(f"data.path must say where the files of {config.name} are")
+    return Path(config.path)
+
+
+def _shapes(config: DataConfig, split: str) -> PointData:
+    size = config.train_size if split == "train" else config.test_size
+    size = size if size is not None else 1000 if split == "train" else 500
+    return Shapes(size, split, config.num_points or 1024, normals=config.normals)
+
+
+def _rooms(config: DataConfig, split: str) -> PointData:
+    size = config.train_size if split == "train" else config.test_size
+    from pointvar.data.rooms import Rooms
+
+    size = size if size is not None else 50 if split == "train" else 10
+    return Rooms(size, split, config.num_points or 30_000)
+
+
+def _modelnet(config: DataConfig, split: str) -> PointData:
+    classes = int(config.variant or 40)
+    return ModelNet(_path(config), split, normals=config.normals, num_classes=classes)
+
+
+def _scanobjectnn(config: DataConfig, split: str) -> PointData:
+    return ScanObjectNN(_path(config), split, config.variant or "OBJ")
+
+
+def _scannet(config: DataConfig, split: str) -> PointData:
+    if config.scenes is None or split not in config.scenes:
+        raise ValueError(f"data.scenes must name the list of {split} scenes: {{train: FILE, test: FILE}}")
+    return ScanNet(_path(config), config.scenes[split])
+
+
+def _folder(config: DataConfig, split: str) -> PointData:
+    return Folder(_path(config) / split, config.task, config.columns)
+
+
+SOURCES: dict[str, Callable[[DataConfig, str], PointData]] = {
+    "shapes": _shapes,
+    "rooms": _rooms,
+    "modelnet": _modelnet,
+    "npz": _modelnet,
+    "scanobjectnn": _scanobjectnn,
+    "scannet": _scannet,
+    "folder": _folder,
+}
+
+
+def preparation(config: DataConfig, task: Task) -> list[Transform]:
+    """What is done to every cloud, in training and in evaluation."""
+    steps: list[Transform] = []
+    if task == "classification" and config.box:
+        steps.append(NormalizeBox())
+    if config.poisson is not None:
+        steps.append(PoissonDisk(config.poisson))
+    if task == "classification" and config.num_points is not None and config.name != "shapes":
+        steps.append(Subset(config.num_points))
+    return steps
+
+
+def augmentation(config: DataConfig) -> list[Transform]:
+    """What is done at random in training, and in evaluation by votes."""
+    axis, vectors = "xyz".index(config.up), [slice(0, 3)] if config.normals else []
+    steps: list[Transform] = []
+    if config.rotate:
+        steps.append(Rotate(axis, vectors=vectors))
+    if config.scale:
+        steps.append(Scale(1 - config.scale, 1 + config.scale, vectors))
+    if config.mirror:
+        steps.append(Mirror([other for other in range(3) if other != axis], vectors))
+    if config.jitter:
+        steps.append(Jitter(config.jitter))
+    return steps
+
+
+def transform_of(config: DataConfig, task: Task, augment: bool) -> Transform:
+    """All that is done to a cloud before a network sees it."""
+    return Compose(*preparation(config, task), *(augmentation(config) if augment else []))

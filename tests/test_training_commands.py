@@ -1,0 +1,64 @@
+"""pointvar train, evaluate and predict as a user calls them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training_cases import TINY
+
+from pointvar.cli import main
+from pointvar.data import read_points, write_ply
+
+SETTINGS = [
+    f"--{section}.{name}={json.dumps(value) if isinstance(value, list) else value}"
+    for section in ("data", "model", "init")
+    for name, value in TINY[section].items()
+] + ["--threads=1", "--accelerator=cpu", "--epochs=1"]
+
+
+def test_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", "shapes", "norm-free", f"--output={run}", *SETTINGS]) == 0
+    assert "epoch 1/1" in capsys.readouterr().out
+    assert main(["evaluate", str(run), "--votes=2"]) == 0
+    result = json.loads((run / "evaluation.json").read_text())
+    assert result["votes"] == 2
+    assert result["count"] == 6
+    assert "accuracy" in capsys.readouterr().out
+    points = np.random.default_rng(0).random((50, 3))
+    write_ply(tmp_path / "cloud.ply", points)
+    assert main(["predict", str(run), str(tmp_path / "cloud.ply")]) == 0
+    file, name, share = capsys.readouterr().out.strip().split("\t")
+    assert file.endswith("cloud.ply")
+    assert 0 < float(share) <= 1
+    assert name in result["iou"]
+
+
+def test_segmentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    settings = ["--data.num_points=500", "--data.train_size=1", "--data.test_size=1", "--data.crops=2"]
+    settings += ["--model.channels=[4,4]", "--model.radii=[0.4,0.8]", "--data.radius=2", "--data.context=3"]
+    assert main(["train", "rooms", f"--output={run}", "--epochs=1", "--threads=1", *settings]) == 0
+    random = np.random.default_rng(0)
+    points = random.random((400, 3)) * 3 + [85_000.0, 447_000.0, 0]
+    write_ply(tmp_path / "map.ply", points, colors=random.random((400, 3)))
+    assert main(["predict", str(run), str(tmp_path / "map.ply"), "--output", str(out)]) == 0
+    written = read_points(out / "map.ply")
+    np.testing.assert_array_equal(written["points"], points)  # large coordinates come back as they were
+    assert written["label"].shape == (400,)
+    assert set(np.unique(written["label"])) <= set(range(12))
+    assert ((written["confidence"] > 0) & (written["confidence"] <= 1)).all()
+    assert (out / "classes.txt").read_text().startswith("0 floor\n")
+    write_ply(tmp_path / "grey.ply", points)
+    assert main(["predict", str(run), str(tmp_path / "grey.ply")]) == 2
+    assert "has no colors" in capsys.readouterr().err
+
+
+def test_print_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "shapes", "--print", "--epochs=4"]) == 0
+    assert "epochs: 4" in capsys.readouterr().out
+    assert main(["train", "nothing"]) == 2
+    assert "neither a YAML file nor a recipe" in capsys.readouterr().err
+    assert main(["train", "scannet", "--output=x"]) == 2
+    assert "data.scenes" in capsys.readouterr().err

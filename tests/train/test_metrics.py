@@ -1,0 +1,43 @@
+"""Accuracy and intersection over union against sets of indices."""
+
+import math
+
+import pytest
+import torch
+
+from pointvar.train import Metrics
+from pointvar.train.metrics import confusion
+
+
+def test_matches_sets(generator: torch.Generator) -> None:
+    labels = torch.randint(-1, 4, (500,), generator=generator)
+    predicted = torch.randint(0, 4, (500,), generator=generator).where(
+        torch.arange(500) % 3 > 0, labels.clamp(min=0)
+    )
+    metrics = Metrics.of(confusion(predicted, labels, 5), list("abcde"))
+    known = {i for i in range(500) if labels[i] >= 0}
+    right = {i for i in known if labels[i] == predicted[i]}
+    assert metrics.count == len(known)
+    assert metrics.accuracy == pytest.approx(len(right) / len(known))
+    shares, ious = [], []
+    for c, name in enumerate("abcd"):
+        is_c, said_c = {i for i in known if labels[i] == c}, {i for i in known if predicted[i] == c}
+        shares.append(len(is_c & said_c) / len(is_c))
+        ious.append(len(is_c & said_c) / len(is_c | said_c))
+        assert metrics.iou[name] == pytest.approx(ious[-1])
+    assert metrics.iou["e"] is None
+    assert metrics.mean_accuracy == pytest.approx(sum(shares) / 4)
+    assert metrics.mean_iou == pytest.approx(sum(ious) / 4)
+
+
+def test_nothing_to_compare() -> None:
+    metrics = Metrics.of(confusion(torch.tensor([0]), torch.tensor([-1]), 2), ["a", "b"])
+    assert math.isnan(metrics.accuracy)
+    assert metrics.count == 0
+
+
+def test_predicted_but_never_there_counts_as_an_error() -> None:
+    metrics = Metrics.of(confusion(torch.tensor([1, 0]), torch.tensor([0, 0]), 3), ["a", "b", "c"])
+    assert metrics.iou == {"a": 0.5, "b": 0.0, "c": None}
+    assert metrics.mean_iou == 0.25
+    assert metrics.mean_accuracy == 0.5

@@ -1,0 +1,77 @@
+"""The callback in a user's own trainer, on a network that has nothing to do with points."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as lightning
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from pointvar.train import VarianceInit
+
+
+class Plain(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])
+        self.start: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def on_train_batch_start(self, batch: Any, number: int) -> None:
+        if self.start is None:
+            self.start = self.net[0].weight.detach().clone()  # type: ignore[union-attr, operator]
+
+    def training_step(self, batch: list[Tensor], number: int) -> Tensor:
+        return self(batch[0]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+@pytest.fixture
+def loader(generator: torch.Generator) -> DataLoader[Any]:
+    data = TensorDataset(torch.randn(256, 64, generator=generator) * 3, torch.zeros(256))
+    return DataLoader(data, batch_size=64)
+
+
+def trainer(folder: Path, callback: VarianceInit, epochs: int = 1) -> lightning.Trainer:
+    return lightning.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=[callback],
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:.*does not have many workers.*")
+def test_every_layer_has_the_target_and_resuming_leaves_it(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    module, callback = Plain(), VarianceInit(4, lambda m, batch: m(batch[0]), target=2.0)
+    run = trainer(tmp_path, callback)
+    run.fit(module, loader)
+    assert callback.report is not None
+    assert len(callback.report.layers) == 8
+    data = torch.cat([batch[0] for batch in loader])
+    for layer in module.net:
+        data = layer(data)
+        if isinstance(layer, nn.Linear):
+            # The expectation over weights of 64 outputs, of which each is one draw: within 40 %.
+            assert 1.2 < float(data.detach().square().mean()) < 2.8
+    run.save_checkpoint(tmp_path / "x.ckpt")
+    again, skipped = Plain(), VarianceInit(4, lambda m, batch: m(batch[0]))
+    trainer(tmp_path, skipped, epochs=2).fit(again, loader, ckpt_path=tmp_path / "x.ckpt", weights_only=True)
+    assert skipped.report is None
+    assert again.start is not None
+    assert torch.equal(again.start, module.net[0].weight)  # type: ignore[arg-type]
+
+
+def test_needs_a_batch() -> None:
+    with pytest.raises(ValueError, match="at least one batch"):
+        VarianceInit(0)
