@@ -125,6 +125,16 @@ def test_numbers_of_any_shape_are_all_shown(tmp_path):
     assert next(chart for chart in page.data if chart["xlabel"] == "distance")["x"] == [0.0, 0.5, 1.0]
 
 
+def test_things_with_the_same_properties_are_one_table(tmp_path):
+    (tmp_path / "any.json").write_text(
+        json.dumps({n: {"size": 16, "largest": 0.5} for n in ("Gaussian", "Dot")})
+    )
+    page = read(tmp_path / "any.json")
+    assert page.count("table") == 1
+    assert page.count("tr") == 3
+    assert {"Gaussian", "Dot", "size", "largest"} <= set(page.words)
+
+
 def test_a_csv_of_epochs_is_drawn(tmp_path):
     (tmp_path / "log.csv").write_text("epoch,loss,name\n1,3.5,a\n2,2.5,b\n3,,c\n")
     page = read(tmp_path / "log.csv")

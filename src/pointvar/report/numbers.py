@@ -104,6 +104,10 @@ def _show_object(report: Report, content: Mapping[str, Any]) -> None:
     if _along(curves) is not None:
         _show_curves(report, curves)
         rest = {key: value for key, value in rest.items() if key not in curves}
+    rows = {key: value for key, value in rest.items() if isinstance(value, Mapping) and _is_flat(value)}
+    if len(rows) > 1 and len({tuple(row) for row in rows.values()}) == 1:
+        _show_value(report, "", rows)
+        rest = {key: value for key, value in rest.items() if key not in rows}
     for key, value in rest.items():
         _show_value(report, key, value)
 
@@ -188,6 +192,10 @@ def _is_row(value: Any) -> bool:
         return False
     cells = _flat(value).values()
     return not any(isinstance(v, list) and len(v) > 3 and not _is_curve(v) for v in cells)
+
+
+def _is_flat(row: Mapping[str, Any]) -> bool:
+    return bool(row) and not any(isinstance(value, (Mapping, list)) for value in row.values())
 
 
 def _ascends(values: Sequence[Any]) -> bool:
