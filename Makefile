@@ -17,7 +17,7 @@ help:
 	@echo "make clean   remove all that make has made, .venv included"
 
 demo: .venv/installed
-	@$(BIN)/pointvar demo --output demo
+	@OMP_WAIT_POLICY=passive PYTHONUNBUFFERED=1 $(BIN)/pointvar demo --output demo
 
 test: .venv/installed
 	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto
