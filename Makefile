@@ -10,14 +10,14 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    build a point hierarchy and draw it to demo/geometry.png"
+	@echo "make demo    train a small network in five ways, in minutes; writes demo/report.html"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
 	@echo "make clean   remove all that make has made, .venv included"
 
 demo: .venv/installed
-	@$(BIN)/python examples/geometry.py --output demo/geometry.png
+	@OMP_WAIT_POLICY=passive PYTHONUNBUFFERED=1 $(BIN)/pointvar demo --output demo
 
 test: .venv/installed
 	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto

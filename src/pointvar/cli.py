@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 COMMANDS = {
+    "demo": "train a small network in five ways, and write a report: minutes, no data needed",
     "train": "train a network",
     "evaluate": "evaluate the network of a run",
     "predict": "label point clouds by the network of a run",
