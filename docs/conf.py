@@ -20,8 +20,10 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # those of nn.Module say nothing of ours
 napoleon_numpy_docstring = False
 
+highlight_language = "none"  # blocks that name no language are plain text
 html_theme = "furo"
 html_title = "pointvar"
 html_copy_source = False
