@@ -6,13 +6,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train a small network in five ways, in minutes; writes demo/report.html"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff and mypy"
+	@echo "make docs    build the documentation in docs/_build/html"
 	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
 	@echo "make clean   remove all that make has made, .venv included"
 
@@ -27,13 +28,17 @@ lint: .venv/installed
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+docs: .venv/installed-docs
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "documentation: docs/_build/html/index.html"
+
 bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/geometry.py
 	@$(BIN)/python benchmarks/convolution.py
 	@$(BIN)/python benchmarks/initialisation.py
 
 clean:
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch by itself and first, so that nothing after it asks for another build of it.
@@ -52,4 +57,9 @@ clean:
 .venv/installed-bench: .venv/installed
 	@echo "installing the libraries to compare with"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[dev,bench]'
+	@touch $@
+
+.venv/installed-docs: .venv/installed
+	@echo "installing what the documentation is built with"
+	@$(PIP) sphinx myst-parser furo
 	@touch $@

@@ -82,8 +82,8 @@ class Gaussian(Basis):
     r"""A Gaussian around each kernel point, :math:`b_i(\tau) = \exp(-\|p_i - \tau\|^2 / 2 \sigma^2)`.
 
     Args:
-        num_basis: K.
-        dim: D.
+        num_basis: K
+        dim: D
         sigma: in units of the receptive field; default: 0.4 times the points' spacing.
         points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
         generator: fixes the orientation of the points; default: torch's global generator.
@@ -119,8 +119,8 @@ class LinearCorrelation(Basis):
     r"""A hat around each kernel point, :math:`b_i(\tau) = \max(1 - \|p_i - \tau\| / s, 0)`.
 
     Args:
-        num_basis: K.
-        dim: D.
+        num_basis: K
+        dim: D
         width: s, in units of the receptive field; default: the points' spacing.
         points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
         generator: fixes the orientation of the points; default: torch's global generator.
@@ -160,8 +160,8 @@ class NearestPoint(Basis):
     Constant between its jumps: nothing flows back to the positions.
 
     Args:
-        num_basis: K.
-        dim: D.
+        num_basis: K
+        dim: D
         points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
         generator: fixes the orientation of the points; default: torch's global generator.
     """
@@ -205,7 +205,7 @@ class SphericalBins(Basis):
 
     Args:
         radial, azimuth, polar: numbers of bins R, A, P, of equal size; :math:`K = R A P + 1`.
-        dim: D.
+        dim: D
         authors_azimuth: for comparison, atan(y / x) in place of atan2(y, x), as in the authors' code.
             It cannot tell opposite directions apart and reaches only two of five bins.
     """
@@ -266,8 +266,8 @@ class MLP(Basis):
     The linear second half of the network is the convolution weight itself.
 
     Args:
-        num_basis: K.
-        dim: D.
+        num_basis: K
+        dim: D
         slope: of the leaky ReLU below 0; 0 makes it a ReLU.
         scaled: the map sees (y - x) / r; if not, it sees y - x.
         batch_norm: normalises between map and ReLU, over the edges of a batch.
@@ -333,8 +333,8 @@ class MLPCorrelation(Basis):
     with a ReLU after each map, also the last. The kernel points are learned.
 
     Args:
-        num_basis: K.
-        dim: D.
+        num_basis: K
+        dim: D
         points: kernel points ``[K, D]`` to start from, in place of ``num_basis`` and ``dim``;
             default: uniform in the unit ball.
         generator: where points and maps come from; default: torch's global generator.

@@ -31,8 +31,8 @@ class PointConvolution(nn.Module):
     their density and the scale of the basis.
 
     Args:
-        in_channels: C.
-        out_channels: O.
+        in_channels: C
+        out_channels: O
         basis: the functions b, K of them.
         estimator: the weights q.
         bias: adds a learned :math:`\beta`.

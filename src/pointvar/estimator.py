@@ -36,7 +36,7 @@ class Sum(Estimator):
 
 
 class Average(Estimator):
-    """The neighbours of a point count 1 together: q = 1 / |N(x)|, of those that a cap has kept."""
+    """The neighbours of a point count 1 together: ``q = 1 / |N(x)|``, of those that a cap has kept."""
 
     def forward(self, hood: Neighborhood) -> Tensor:
         return hood.kept("average", lambda: hood.counts.to(hood.support.dtype).reciprocal()[hood.rows])

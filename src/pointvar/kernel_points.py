@@ -24,7 +24,7 @@ def ball(num_points: int, dim: int = 3, generator: torch.Generator | None = None
     all are divided by 1 + m: a basis function as wide as the distance to the centre ends on the ball.
 
     Args:
-        num_points: K.
+        num_points: K
         dim: D = 1, 2 or 3.
         generator: fixes the orientation; default: torch's global generator.
     """
@@ -56,7 +56,7 @@ def grid(num_points: int, dim: int = 3, margin: float = 0.5) -> Tensor:
     its 12 edge centres.
 
     Args:
-        num_points: K.
+        num_points: K
         dim: D = 1, 2 or 3.
         margin: from the outermost point to the border of the cube [-1, 1]^D, in units of the grid's
             spacing: 0.5 makes equal boxes that fill the cube; with 1, hats as wide as the spacing

@@ -41,7 +41,7 @@ class Classifier(nn.Module):
         slope: of the leaky ReLU.
         unit_response: of the convolutions.
         bias: where there is no norm, a learned bias stands in its place; off in the paper's classifier.
-        dim: D.
+        dim: D
         num_basis: K; default: the method's own.
         generator: where the weights come from; default: torch's global generator.
 

@@ -34,7 +34,7 @@ class PlainNet(nn.Module):
         bias: of the convolutions.
         dropout: before each convolution but the first.
         radius: nominal receptive field, for methods that want to know it (PointConv).
-        dim: D.
+        dim: D
         num_basis: K; default: the method's own.
         generator: where the weights come from; default: torch's global generator.
 

@@ -45,7 +45,7 @@ class PointConvNet(nn.Module):
         slope: of the leaky ReLU; 0 makes it a ReLU.
         unit_response: of the convolutions.
         bias: where there is no norm, a learned bias stands in its place.
-        dim: D.
+        dim: D
         num_basis: K; default: the method's own.
         generator: where the weights come from; default: torch's global generator.
 

@@ -46,7 +46,7 @@ class SegmentationUNet(nn.Module):
         bandwidth: of the densities, in units of the radius of the level they are of.
         checkpoint: keeps only what stands between the levels for the backward pass and computes the rest
             again, for clouds that would not fit into memory otherwise.
-        dim: D.
+        dim: D
         num_basis: K; default: the method's own.
         generator: where the weights come from; default: torch's global generator.
 

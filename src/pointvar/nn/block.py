@@ -18,7 +18,7 @@ class NormActivation(nn.Module):
     """A norm, an activation, dropout: what stands before a layer.
 
     Args:
-        channels: C.
+        channels: C
         norm, bias, momentum: as in ``make_norm``.
         activation: a module, copied; default: leaky ReLU of slope 0.2.
         dropout: share of values set to 0 in training.

@@ -33,7 +33,7 @@ def make_norm(norm: Norm, channels: int, bias: bool = False, momentum: float = 0
     Args:
         norm: ``"none"``, ``"batch"``, ``"group"``, ``"layer"``, or a function; the module that it makes
             takes ``(features, cloud)``.
-        channels: C.
+        channels: C
         bias: ``"none"`` is a learned bias, not nothing.
         momentum: of the running statistics of ``"batch"``.
     """
@@ -114,7 +114,7 @@ class CloudGroupNorm(nn.Module):
     variance over the points of the cloud and the channels of the group together.
 
     Args:
-        channels: C.
+        channels: C
         groups: at most so many; the largest number is used that divides C and leaves two channels in each
             group (one channel at one point would be normalised to 0).
         eps: added to the variance.
