@@ -61,5 +61,5 @@ clean:
 
 .venv/installed-docs: .venv/installed
 	@echo "installing what the documentation is built with"
-	@$(PIP) sphinx myst-parser furo
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[dev,docs]'
 	@touch $@
