@@ -207,3 +207,19 @@ def test_the_command_writes_a_page(results, tmp_path, capsys):
     assert main(["report", str(results[2]), "--output", str(target), "--title", "My results"]) == 0
     assert str(target) in capsys.readouterr().out
     assert "My results" in words(Page(target.read_text(encoding="utf8")))
+
+
+def test_a_run_as_training_leaves_it(tmp_path):
+    pytest.importorskip("lightning", reason="needs pointvar[train]")
+    from pointvar.train import fit, load_config
+
+    small = ["--data.train_size=8", "--data.test_size=6", "--data.num_points=128", "--model.channels=[4,8]"]
+    small += ["--model.radii=[0.2,0.4]", "--model.head=8", "--epochs=3", f"--output={tmp_path / 'run'}"]
+    result = fit(load_config("shapes", "norm-free", overrides=small), verbose=False)
+    page = read(tmp_path / "run")
+    curves = {curve["name"]: curve["values"] for chart in page.data for curve in chart["curves"]}
+    assert curves["training"] == pytest.approx([row["train_loss"] for row in result.history], rel=1e-4)
+    assert curves["accuracy"] == pytest.approx(result.accuracy, rel=1e-4)
+    assert len(curves["variance of the weights"]) == len(result.init["layers"])
+    assert {"finished", "3 of 3", "Configuration", "Versions"} <= set(page.words)
+    assert "Not shown" not in page.words
