@@ -135,6 +135,40 @@ def test_things_with_the_same_properties_are_one_table(tmp_path):
     assert {"Gaussian", "Dot", "size", "largest"} <= set(page.words)
 
 
+def test_a_grid_of_runs_is_averaged_over_its_seeds(tmp_path):
+    """Records as experiments append them: one cell made twice, the last record half written."""
+    records = [
+        {
+            "cell": {"method": method, "column": "direct", "seed": seed},
+            "result": {
+                "accuracy": 0.5 + 0.25 * seed,
+                "iou": {"cone": 0.5},
+                "history": [{"epoch": epoch, "accuracy": 0.1 * epoch} for epoch in range(1, 5)],
+                "seconds": 30.0,
+                "diverged": "in the first layer" if seed else None,
+            },
+            "versions": {"torch": "2.13"},
+            "date": "2026-01-01",
+        }
+        for method in ("MCConv", "KPConv")
+        for seed in range(2)
+    ]
+    old = {**records[0], "result": {**records[0]["result"], "accuracy": 0.0}}
+    text = "".join(json.dumps(record) + "\n" for record in [old, *records])
+    (tmp_path / "table-class.jsonl").write_text(text + '{"cell": {"meth')
+    (tmp_path / "table-class.md").write_text("| the table |")
+    (tmp_path / "table-class.html").write_text("<p>the table")
+    page = read(tmp_path)
+    assert page.count("table") == 2
+    assert page.count("tr") == 3 + 5
+    assert page.words.count("0.6250") == 2  # (0.5 + 0.75) / 2
+    assert page.words.count("0.1768") == 2  # |0.75 - 0.5| / sqrt(2)
+    assert page.count("svg", "spark") == 4
+    assert "2:00 min" in page.words
+    assert "| the table |" in page.words
+    assert "Not shown" not in page.words
+
+
 def test_a_csv_of_epochs_is_drawn(tmp_path):
     (tmp_path / "log.csv").write_text("epoch,loss,name\n1,3.5,a\n2,2.5,b\n3,,c\n")
     page = read(tmp_path / "log.csv")
@@ -184,7 +218,7 @@ def test_what_is_unknown_in_a_folder_is_listed(tmp_path):
         ("model.bin", "x", "nothing is known of this kind of file"),
         ("bad.json", "{", "bad.json: not JSON"),
         ("bad.jsonl", '{"a": 1}\n[1]\n', "line 2: expected an object"),
-        ("worse.jsonl", '{"a": 1}\n{"a"', "line 2: not JSON"),
+        ("worse.jsonl", '{"a": 1}\n{"a"\n', "line 2: not JSON"),
         ("bad.ply", "x", "bad.ply: cannot be read"),
         ("folder/x.bin", "x", "nothing to report"),
         ("run/config.yaml", "a: [", "config.yaml: not YAML"),
