@@ -135,6 +135,40 @@ def test_things_with_the_same_properties_are_one_table(tmp_path):
     assert {"Gaussian", "Dot", "size", "largest"} <= set(page.words)
 
 
+def test_a_grid_of_runs_is_averaged_over_its_seeds(tmp_path):
+    """Records as experiments append them: one cell made twice, the last record half written."""
+    records = [
+        {
+            "cell": {"method": method, "column": "direct", "seed": seed},
+            "result": {
+                "accuracy": 0.5 + 0.25 * seed,
+                "iou": {"cone": 0.5},
+                "history": [{"epoch": epoch, "accuracy": 0.1 * epoch} for epoch in range(1, 5)],
+                "seconds": 30.0,
+                "diverged": "in the first layer" if seed else None,
+            },
+            "versions": {"torch": "2.13"},
+            "date": "2026-01-01",
+        }
+        for method in ("MCConv", "KPConv")
+        for seed in range(2)
+    ]
+    old = {**records[0], "result": {**records[0]["result"], "accuracy": 0.0}}
+    text = "".join(json.dumps(record) + "\n" for record in [old, *records])
+    (tmp_path / "table-class.jsonl").write_text(text + '{"cell": {"meth')
+    (tmp_path / "table-class.md").write_text("| the table |")
+    (tmp_path / "table-class.html").write_text("<p>the table")
+    page = read(tmp_path)
+    assert page.count("table") == 2
+    assert page.count("tr") == 3 + 5
+    assert page.words.count("0.6250") == 2  # (0.5 + 0.75) / 2
+    assert page.words.count("0.1768") == 2  # |0.75 - 0.5| / sqrt(2)
+    assert page.count("svg", "spark") == 4
+    assert "2:00 min" in page.words
+    assert "| the table |" in page.words
+    assert "Not shown" not in page.words
+
+
 def test_a_csv_of_epochs_is_drawn(tmp_path):
     (tmp_path / "log.csv").write_text("epoch,loss,name\n1,3.5,a\n2,2.5,b\n3,,c\n")
     page = read(tmp_path / "log.csv")
@@ -184,7 +218,7 @@ def test_what_is_unknown_in_a_folder_is_listed(tmp_path):
         ("model.bin", "x", "nothing is known of this kind of file"),
         ("bad.json", "{", "bad.json: not JSON"),
         ("bad.jsonl", '{"a": 1}\n[1]\n', "line 2: expected an object"),
-        ("worse.jsonl", '{"a": 1}\n{"a"', "line 2: not JSON"),
+        ("worse.jsonl", '{"a": 1}\n{"a"\n', "line 2: not JSON"),
         ("bad.ply", "x", "bad.ply: cannot be read"),
         ("folder/x.bin", "x", "nothing to report"),
         ("run/config.yaml", "a: [", "config.yaml: not YAML"),
@@ -207,3 +241,19 @@ def test_the_command_writes_a_page(results, tmp_path, capsys):
     assert main(["report", str(results[2]), "--output", str(target), "--title", "My results"]) == 0
     assert str(target) in capsys.readouterr().out
     assert "My results" in words(Page(target.read_text(encoding="utf8")))
+
+
+def test_a_run_as_training_leaves_it(tmp_path):
+    pytest.importorskip("lightning", reason="needs pointvar[train]")
+    from pointvar.train import fit, load_config
+
+    small = ["--data.train_size=8", "--data.test_size=6", "--data.num_points=128", "--model.channels=[4,8]"]
+    small += ["--model.radii=[0.2,0.4]", "--model.head=8", "--epochs=3", f"--output={tmp_path / 'run'}"]
+    result = fit(load_config("shapes", "norm-free", overrides=small), verbose=False)
+    page = read(tmp_path / "run")
+    curves = {curve["name"]: curve["values"] for chart in page.data for curve in chart["curves"]}
+    assert curves["training"] == pytest.approx([row["train_loss"] for row in result.history], rel=1e-4)
+    assert curves["accuracy"] == pytest.approx(result.accuracy, rel=1e-4)
+    assert len(curves["variance of the weights"]) == len(result.init["layers"])
+    assert {"finished", "3 of 3", "Configuration", "Versions"} <= set(page.words)
+    assert "Not shown" not in page.words

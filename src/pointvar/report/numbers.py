@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from pointvar.report.cells import is_cell, show_cells
 from pointvar.report.page import Report, is_number
 
 ALONG = ("epoch", "step", "depth", "layer", "distance", "x")
@@ -83,6 +84,9 @@ def show_rows(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of a record or of a grid: curves if they go along epochs, steps or layers, and a table."""
     if not rows:
         report.text("No rows.")
+        return
+    if all(is_cell(row) for row in rows):
+        show_cells(report, rows)
         return
     flat = [_flat(row) for row in rows]
     along = next((name for name in ALONG if _ascends([row.get(name) for row in flat])), None)

@@ -14,11 +14,16 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines."""
+    """The rows of a file of JSON lines; a last one without its end is still being written, and left out."""
     rows = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(keepends=True), 1):
         if line.strip():
-            row = _parsed(f"{path}, line {number}", line)
+            try:
+                row = _parsed(f"{path}, line {number}", line)
+            except ValueError:
+                if line.endswith("\n"):
+                    raise
+                break
             if not isinstance(row, dict):
                 raise ValueError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
             rows.append(row)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pointvar.progress import span
+from pointvar.report.cells import SCORES
 from pointvar.report.numbers import show_init
 from pointvar.report.page import Report
 from pointvar.report.read import read_json, read_lines, read_yaml
@@ -24,7 +25,6 @@ IN_A_RUN = {
     "tensorboard",
 }
 """What the directory of a run holds besides what a user has put there."""
-SCORES = {"accuracy": "accuracy", "mean_accuracy": "mean accuracy", "mean_iou": "mean IoU"}
 
 
 def is_run(folder: Path) -> bool:

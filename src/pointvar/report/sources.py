@@ -80,6 +80,8 @@ class _Group:
                 _show_table(report, path)
             elif path.suffix.lower() in CLOUDS or _is_text_cloud(path):
                 _show_cloud(report, path)
+            elif path.suffix.lower() == ".md":
+                report.code(path.read_text(encoding="utf-8"), path.name)
 
 
 def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list[Path]) -> None:
@@ -94,7 +96,9 @@ def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list
             _search(path, runs, groups, left_out)
         elif _is_known(path):
             by_name.setdefault(path.stem, []).append(path)
-        elif path.name != "classes.txt":
+        elif path.name != "classes.txt" and not (
+            path.suffix == ".html" and path.with_suffix(".md").is_file()
+        ):
             left_out.append(path)
     groups += [
         _Group(f"{folder.name}: {name}" if inside_run else name, files) for name, files in by_name.items()
@@ -102,7 +106,7 @@ def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list
 
 
 def _is_known(path: Path) -> bool:
-    return path.suffix.lower() in TABLES | CLOUDS | set(IMAGES)
+    return path.suffix.lower() in TABLES | CLOUDS | set(IMAGES) | {".md"}
 
 
 def _common(path: Path, paths: Sequence[Path]) -> str:
