@@ -36,6 +36,8 @@ COLUMNS: dict[str, Settings] = {
     "norm-free": RECIPES["norm-free"],
     "as it comes": {"init": {"method": "none"}},
     "variance_init": {"init": {"method": "direct", "layers": "all"}},
+    "as it comes + AGC": {"init": {"method": "none"}, "optimizer": {"agc": 0.05}},
+    "variance_init + AGC": {"init": {"method": "direct", "layers": "all"}, "optimizer": {"agc": 0.05}},
 }
 """Name -> settings. "standard" is He's rule, Var[w] = 2 / (K C)."""
 

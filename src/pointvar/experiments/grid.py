@@ -210,7 +210,7 @@ def run(table: Table, options: Options) -> bool:
     except Stopped:
         raise KeyboardInterrupt from None
     finally:
-        write_report(table, store, options)
+        write_report(table, store)
     return complete
 
 

@@ -15,11 +15,12 @@ DEPTHS = (5, 20)
 CHANNELS, RADIUS, EPOCHS = 32, 0.15, 10
 CLAIMS = [
     Claim(
-        f"variance_init is at least as good as what the layers start from, at {depth} layers",
-        {"column": "variance_init", "depth": depth},
-        {"column": "as it comes", "depth": depth},
+        f"at {depth} layers variance_init{clipped} is at least as good as what the layers start from",
+        {"column": f"variance_init{clipped}", "depth": depth},
+        {"column": f"as it comes{clipped}", "depth": depth},
     )
     for depth in DEPTHS
+    for clipped in ("", " + AGC")
 ]
 
 
@@ -32,7 +33,7 @@ def tables(options: Options) -> Iterator[Table]:
             "depth": DEPTHS,
             "batch": (1,),
             "layer": GEOMETRIC,
-            "column": ("as it comes", "variance_init"),
+            "column": ("as it comes", "variance_init", "as it comes + AGC", "variance_init + AGC"),
         },
         SEEDS,
         settings=lambda scenario, cell: {

@@ -10,7 +10,6 @@ from typing import Any
 from pointvar.experiments.claims import Group, Summary, as_summaries, summarise
 from pointvar.experiments.columns import COLUMNS
 from pointvar.experiments.grid import Cell, Store, Table
-from pointvar.experiments.options import Options
 from pointvar.progress import span
 from pointvar.train import Config
 
@@ -79,21 +78,21 @@ def _plain(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def write_report(table: Table, store: Store, options: Options) -> None:
+def write_report(table: Table, store: Store) -> None:
     """Writes NAME.md and NAME.html from the results that there are."""
     records, changed = store.done(table)
-    report = make_report(table, records, changed, options.preset)
+    report = make_report(table, records, changed)
     for suffix, text in ((".md", report.markdown()), (".html", report.html())):
         store.path.with_suffix(suffix).write_text(text, "utf8")
     print(f"{store.path.with_suffix('')}.md, .html: {len(records)} of {len(table.cells())} cells")
 
 
-def make_report(table: Table, records: Sequence[Mapping[str, Any]], changed: int, preset: str) -> Report:
+def make_report(table: Table, records: Sequence[Mapping[str, Any]], changed: int) -> Report:
     """From results to a report."""
     measures = {s.name: table.measure or s.metric for s in table.scenarios}
     summaries = summarise(records, measures)
     caption = [*_claims(table, summaries), *_legend(table), *table.notes]
-    caption += _circumstances(table, records, changed, preset)
+    caption += _circumstances(table, records, changed)
     return Report(table.title, _blocks(table, summaries), caption)
 
 
@@ -167,13 +166,12 @@ def _flat(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(f"{part}.{key}", value) for part, section in settings.items() for key, value in section.items()]
 
 
-def _circumstances(
-    table: Table, records: Sequence[Mapping[str, Any]], changed: int, preset: str
-) -> list[str]:
+def _circumstances(table: Table, records: Sequence[Mapping[str, Any]], changed: int) -> list[str]:
     lines = []
     for scenario in table.scenarios:
         mine = [record for record in records if record["cell"]["data"] == scenario.name]
         cell = next(cell for cell in table.cells() if cell["data"] == scenario.name)
+        preset = "paper" if scenario.resumable else "laptop"  # not as asked: some tables are always small
         lines.append(f"{scenario.text}; preset {preset}: {describe(table.config(cell))}.")
         count = mine[0]["result"].get("count") if mine else None
         if count and scenario.metric == "accuracy" and table.measure is None:
