@@ -41,16 +41,16 @@ def started(**init):
 @pytest.mark.parametrize(
     ("init", "expected"),
     [
-        ({"method": "none"}, set()),
-        ({"method": "standard"}, {"convolution.weight"}),
-        ({"method": "direct"}, {"convolution.weight"}),
-        ({"method": "direct", "layers": "all"}, {"convolution.weight", "last.weight", "last.bias"}),
+        ({"method": "none"}, []),
+        ({"method": "standard"}, ["convolution.weight"]),
+        ({"method": "direct"}, ["convolution.weight"]),
+        ({"method": "direct", "layers": "all"}, ["convolution.weight", "last.bias", "last.weight"]),
     ],
     ids=str,
 )
 def test_the_layers_that_are_asked_for_are_drawn(init, expected):
     result, changed = started(**init)
-    assert changed == expected
+    assert sorted(changed) == expected
     assert len(result.init["layers"]) == len({name.split(".")[0] for name in expected})
 
 
