@@ -6,6 +6,7 @@ from network_cases import clouds, features_of, seeded
 
 import pointvar as pv
 from pointvar.nn import BatchNorm, Bias, CloudGroupNorm, LayerNorm, NoNorm, make_norm
+from pointvar.nn.norm import for_rows
 
 LENGTHS = (5, 0, 1, 7)
 
@@ -60,6 +61,14 @@ def test_group_norm_without_a_cloud_takes_each_row_alone():
 )
 def test_number_of_groups(channels, groups):
     assert CloudGroupNorm(channels).groups == groups
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(512, 32), (128, 16), (64, 8), (12, 1), (4, 1)])
+def test_groups_of_a_head_have_eight_channels(channels, groups):
+    norm = make_norm(for_rows("group"), channels)
+    assert isinstance(norm, CloudGroupNorm)
+    assert norm.groups == groups
+    assert for_rows("batch") == "batch"
 
 
 def test_layer_norm():

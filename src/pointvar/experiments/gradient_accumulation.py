@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, numbers
 from pointvar.experiments.columns import ADDED_UNET
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import segmentation
 
@@ -43,6 +43,7 @@ def tables(options: Options) -> Iterator[Table]:
             "column": ("BN", "direct", *ADDED_UNET),
         },
         SEEDS,
+        repeat=repeated(options),
         settings=lambda scenario, cell: {"optimizer": {"accumulate": cell["accumulate"]}},
         paper=PAPER,
         paper_data="ScanNet",

@@ -26,7 +26,7 @@ from torch import nn
 
 import pointvar
 from pointvar.experiments.claims import Claim, Published
-from pointvar.experiments.columns import COLUMNS, Settings
+from pointvar.experiments.columns import COLUMNS, REPEATED, Settings
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario
 from pointvar.progress import track
@@ -86,6 +86,8 @@ class Table:
     seeds: int
     keep: Callable[[Cell], bool] = lambda cell: True
     """Which combinations there are."""
+    repeat: Callable[[Cell], bool] = lambda cell: True
+    """Which of them are run with every seed, not with the first alone."""
     settings: Callable[[Scenario, Cell], Settings] = lambda scenario, cell: {}
     """What cells change besides method, batch and column."""
     model: Callable[[Config, Data, Cell, torch.Generator], nn.Module | None] = lambda *_: None
@@ -111,7 +113,7 @@ class Table:
             for scenario in self.scenarios
             for values in itertools.product(*self.axes.values())
         ]
-        return [cell for cell in product if self.keep(cell)]
+        return [cell for cell in product if self.keep(cell) and (cell["seed"] == 0 or self.repeat(cell))]
 
     def scenario(self, cell: Cell) -> Scenario:
         """Where a cell belongs."""
@@ -144,6 +146,15 @@ def fingerprint(config: Config) -> str:
         del content["data"][name]
     content["init"]["table"] = Path(content["init"]["table"]).stem
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def repeated(
+    options: Options, methods: Sequence[str] = REPEATED, batches: Sequence[int] = (2,)
+) -> Callable[[Cell], bool]:
+    """On a laptop only these are run with every seed."""
+    return lambda cell: (
+        options.preset == "paper" or (cell.get("method") in methods and cell.get("batch") in batches)
+    )
 
 
 class Store:

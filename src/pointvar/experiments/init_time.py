@@ -28,7 +28,9 @@ def measure(config: Config, data: Data, cell: Cell, model: nn.Module | None = No
 
 def tables(options: Options) -> Iterator[Table]:
     scenarios = [classification(options), segmentation(options)]
-    epochs = ", ".join(f"{s.name} {s.settings['epochs']}" for s in scenarios)
+    epochs = ", ".join(
+        f"{s.name} {s.batch(BATCH[s.metric]).get('epochs', s.settings.get('epochs'))}" for s in scenarios
+    )
     yield Table(
         "init-time",
         "Seconds of the initialisation, and of an epoch of training",

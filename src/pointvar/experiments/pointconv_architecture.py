@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim
 from pointvar.experiments.columns import ADDED_UNET, Settings
-from pointvar.experiments.grid import Cell, Table
+from pointvar.experiments.grid import Cell, Table, repeated
 from pointvar.experiments.networks import pointconv_net
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario, segmentation
@@ -64,6 +64,7 @@ def tables(options: Options) -> Iterator[Table]:
         [segmentation(options)],
         {"batch": (1, 8), "method": ("PointConv",), "column": ("direct", "BN", "standard", *ADDED_UNET)},
         SEEDS,
+        repeat=repeated(options),
         keep=lambda cell: cell["batch"] == 1 or cell["column"] == "BN",
         settings=settings,
         model=lambda config, data, cell, generator: pointconv_net(config, data, generator, options.preset),

@@ -53,11 +53,12 @@ class Scenario:
 LAPTOP: Settings = {
     "data": {"rotate": False, "scale": 0.0, "drop_last": True},
     "model": {"network": "classifier", "channels": [32, 64, 128], "head": 128, "radii": [0.1, 0.2, 0.4]},
-    "optimizer": {"rate": 0.005, "milestones": [15]},
-    "epochs": 20,
+    "optimizer": {"rate": 0.005},
     "evaluate_every": 5,
 }
-LAPTOP_40: Settings = {**LAPTOP, "optimizer": {"rate": 0.005, "milestones": [11]}, "epochs": 15}
+EPOCHS = {1: 6, 2: 10, 4: 15, 8: 20, 16: 20}
+"""By the number of clouds per batch, so that all cells take about as long and none has too few steps."""
+EPOCHS_40 = {2: 8, 4: 10, 8: 12, 16: 15}
 LAPTOP_UNET: Settings = {
     "data": {"drop_last": True},
     "model": {"network": "unet", "channels": [16, 32, 64], "first_reach": 1.5},
@@ -67,6 +68,14 @@ LAPTOP_UNET: Settings = {
 }
 
 
+def _lasting(epochs: Mapping[int, int]) -> dict[int, Settings]:
+    """Trainings of so many epochs by the number of clouds per batch; the rate falls after four fifths."""
+    return {
+        size: {"epochs": count, "optimizer": {"milestones": [round(0.8 * count)]}}
+        for size, count in epochs.items()
+    }
+
+
 def _over(base: Settings, **sections: Any) -> Settings:
     """Settings with some of their sections changed."""
     return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
@@ -74,16 +83,22 @@ def _over(base: Settings, **sections: Any) -> Settings:
 
 def modelnet10(options: Options) -> Scenario | None:
     """500 + 250 shapes of ModelNet10, 512 points, feature 1."""
-    return _modelnet(options, 10, LAPTOP, 500, 250, 512, normals=False)
+    return _modelnet(options, 10, EPOCHS, 500, 250, 512, normals=False)
 
 
 def modelnet40(options: Options) -> Scenario | None:
-    """1,200 + 600 shapes of ModelNet40, 256 points, normals as features."""
-    return _modelnet(options, 40, LAPTOP_40, 1200, 600, 256, normals=True)
+    """800 + 400 shapes of ModelNet40, 256 points, normals as features."""
+    return _modelnet(options, 40, EPOCHS_40, 800, 400, 256, normals=True)
 
 
 def _modelnet(
-    options: Options, classes: int, recipe: Settings, train: int, test: int, points: int, normals: bool
+    options: Options,
+    classes: int,
+    epochs: Mapping[int, int],
+    train: int,
+    test: int,
+    points: int,
+    normals: bool,
 ) -> Scenario | None:
     path = _file(options, f"modelnet{classes}_small.npz")
     if path is None:
@@ -94,7 +109,8 @@ def _modelnet(
         return Data(_shuffled(first, train), _shuffled(second, test), first.classes, first.num_features)
 
     text = f"ModelNet{classes}, {train:,} training and {test:,} test shapes of {points} points"
-    return Scenario(f"ModelNet{classes}", text, recipe, "synthetic", load=load)
+    batches = _lasting(epochs)
+    return Scenario(f"ModelNet{classes}", text, LAPTOP, "synthetic", batches=batches, load=load)
 
 
 def _shuffled(data: Any, size: int) -> list[Sample]:
@@ -108,7 +124,7 @@ def shapes(options: Options) -> Scenario:
     """The built-in shapes, where there are no real ones."""
     sizes = {"name": "shapes", "train_size": 500, "test_size": 250, "num_points": 512}
     text = "built-in synthetic shapes of 25 classes, 500 + 250 of 512 points"
-    return Scenario("Shapes", text, _over(LAPTOP, data=sizes), "modelnet40")
+    return Scenario("Shapes", text, _over(LAPTOP, data=sizes), "modelnet40", batches=_lasting(EPOCHS))
 
 
 def _spheres(radii: Mapping[int, tuple[float, float]]) -> dict[int, Settings]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.networks import PlainClassifier
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import classification
@@ -23,7 +23,7 @@ COLUMNS = (
     "unit + closed form + AGC",
     "GN",
 )
-CHANNELS, RADIUS, EPOCHS = 32, 0.2, 10
+CHANNELS, RADIUS, EPOCHS = 32, 0.2, 6
 CLAIMS = [
     Claim(
         "direct trains where standard does not, for most depths and methods: twice the accuracy",
@@ -53,6 +53,7 @@ def tables(options: Options) -> Iterator[Table]:
         [classification(options)],
         {"depth": DEPTHS, "batch": (4,), "method": METHODS, "column": COLUMNS},
         SEEDS,
+        repeat=repeated(options),
         settings=lambda scenario, cell: {
             "epochs": EPOCHS,
             "evaluate_every": EPOCHS,

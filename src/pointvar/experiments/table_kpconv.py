@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, numbers
 from pointvar.experiments.columns import ADDED
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import many_classes
 
@@ -45,6 +45,7 @@ def tables(options: Options) -> Iterator[Table]:
         [many_classes(options)],
         {"batch": BATCHES, "method": ("KPConv", "KPConvN"), "column": ("direct", "BN", *ADDED)},
         SEEDS,
+        repeat=repeated(options),
         paper=PAPER,
         paper_data="ModelNet40",
         claims=CLAIMS,

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, summarise
 from pointvar.experiments.columns import Settings
-from pointvar.experiments.grid import Cell, Store, Table
+from pointvar.experiments.grid import Cell, Store, Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario, classification, segmentation, with_validation
 from pointvar.methods import METHODS
 
-SEEDS = 2
+SEEDS = 3
+REPEATED = ("MCConv", "KPConvN", "PCCNN", "SPHConv")
 RATES = (0.003, 0.005, 0.01)
 CHOOSING = ("KPConvN", "MCConv")
 """The methods whose mean on the validation data chooses a rate, at batches of 2."""
@@ -73,6 +74,7 @@ def tables(options: Options) -> Iterator[Table]:
         scenarios,
         {"batch": BATCHES, "method": tuple(METHODS), "column": COLUMNS},
         SEEDS,
+        repeat=repeated(options, REPEATED, BATCHES),
         keep=lambda cell: not (cell["column"] == "BN" and cell["batch"] == 1 and cell["data"] in headed),
         settings=rate,
         claims=CLAIMS,

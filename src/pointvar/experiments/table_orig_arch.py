@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, numbers
 from pointvar.experiments.columns import PAPER_METHODS
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.networks import pointconv_net
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import segmentation
@@ -41,6 +41,7 @@ def tables(options: Options) -> Iterator[Table]:
             "column": ("BN",),
         },
         SEEDS,
+        repeat=repeated(options),
         keep=lambda cell: cell["network"] == "U-Net" or cell["method"] == "PointConv",
         settings=lambda scenario, cell: (
             {} if cell["network"] == "U-Net" else {"model": {"network": "pointconv"}}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, numbers
 from pointvar.experiments.columns import ADDED, PAPER_METHODS
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import classification
 
@@ -79,6 +79,7 @@ def tables(options: Options) -> Iterator[Table]:
             "column": ("direct", "GN", "BN", *RULES, *ADDED),
         },
         SEEDS,
+        repeat=repeated(options),
         keep=lambda cell: cell["batch"] == 2 or cell["column"] not in RULES,
         paper=PAPER,
         paper_data="ScanObjectNN",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, numbers
 from pointvar.experiments.columns import ADDED_UNET, PAPER_METHODS
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import segmentation
 
@@ -66,6 +66,7 @@ def tables(options: Options) -> Iterator[Table]:
         [segmentation(options)],
         {"batch": tuple(COLUMNS), "method": PAPER_METHODS, "column": COLUMNS[1]},
         SEEDS,
+        repeat=repeated(options),
         keep=lambda cell: cell["column"] in COLUMNS[cell["batch"]],
         paper=PAPER,
         paper_data="ScanNet",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim
-from pointvar.experiments.grid import Table
+from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.networks import GEOMETRIC, GeometricClassifier
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import classification
 
 SEEDS = 3
 DEPTHS = (5, 20)
-CHANNELS, RADIUS, EPOCHS = 32, 0.15, 10
+CHANNELS, RADIUS, EPOCHS = 32, 0.15, 5
 CLAIMS = [
     Claim(
         f"at {depth} layers variance_init{clipped} is at least as good as what the layers start from",
@@ -36,6 +36,7 @@ def tables(options: Options) -> Iterator[Table]:
             "column": ("as it comes", "variance_init", "as it comes + AGC", "variance_init + AGC"),
         },
         SEEDS,
+        repeat=repeated(options),
         settings=lambda scenario, cell: {
             "epochs": EPOCHS,
             "evaluate_every": EPOCHS,

@@ -11,13 +11,13 @@ from pointvar.data import Sample, crop_sphere
 from pointvar.experiments.claims import Claim
 from pointvar.experiments.clouds import NEIGHBORS, REACH, thinned
 from pointvar.experiments.columns import PAPER_METHODS, Settings
-from pointvar.experiments.grid import Cell, Table
+from pointvar.experiments.grid import Cell, Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario, everything
 from pointvar.init import compute_table
 from pointvar.progress import track
 
-SEEDS = 2
+SEEDS = 1
 CLOUDS, DEPTH, CHANNELS, REPEATS = 16, 25, 64, 2
 BATCH = {"accuracy": 4, "mean_iou": 1}
 FAMILY = {"ModelNet10": "ModelNet", "ModelNet40": "ModelNet"}
@@ -48,6 +48,7 @@ def tables(options: Options) -> Iterator[Table]:
         scenarios,
         {"method": PAPER_METHODS, "source": ("direct", *sources)},
         SEEDS,
+        repeat=repeated(options),
         keep=other,
         settings=settings,
         columns="source",

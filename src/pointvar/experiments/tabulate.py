@@ -173,6 +173,12 @@ def _circumstances(table: Table, records: Sequence[Mapping[str, Any]], changed: 
         cell = next(cell for cell in table.cells() if cell["data"] == scenario.name)
         preset = "paper" if scenario.resumable else "laptop"  # not as asked: some tables are always small
         lines.append(f"{scenario.text}; preset {preset}: {describe(table.config(cell))}.")
+        lasting = {
+            c.get("batch"): table.config(c).epochs for c in table.cells() if c["data"] == scenario.name
+        }
+        if len(set(lasting.values())) > 1:
+            counts = ", ".join(f"{batch}: {epochs}" for batch, epochs in lasting.items())
+            lines.append(f"{scenario.name}: epochs by the number of clouds per batch: {counts}.")
         count = mine[0]["result"].get("count") if mine else None
         if count and scenario.metric == "accuracy" and table.measure is None:
             error = 100 * (0.8 * 0.2 / count) ** 0.5

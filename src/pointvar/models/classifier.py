@@ -12,7 +12,7 @@ from pointvar.geometry import Hierarchy
 from pointvar.models.files import savable
 from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, global_mean, linear
-from pointvar.nn.norm import Norm
+from pointvar.nn.norm import Norm, for_rows
 
 
 @savable
@@ -76,7 +76,7 @@ class Classifier(nn.Module):
             raise ValueError(f"channels and radii need one entry per level, got {channels} and {radii}")
         self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
         make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
-        head_norm = norm if head_norm is None else head_norm
+        head_norm = for_rows(norm if head_norm is None else head_norm)
 
         def before(size: int, norm: Norm, dropout: float) -> NormActivation:
             return NormActivation(size, norm, nn.LeakyReLU(slope), dropout, bias, momentum=0.2)

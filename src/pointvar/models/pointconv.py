@@ -17,7 +17,7 @@ from pointvar.geometry import Hierarchy, Neighborhood
 from pointvar.models.files import savable
 from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import NormActivation, global_mean, interpolate, linear
-from pointvar.nn.norm import Norm
+from pointvar.nn.norm import Norm, for_rows
 
 
 @savable
@@ -179,7 +179,7 @@ class PointConvClassifier(nn.Module):
         for widths, radius in zip(encoder, radii, strict=True):
             self.encoder.append(build.encode(size, widths, radius))
             size = widths[-1]
-        build = _Builder(make, norm if head_norm is None else head_norm, slope, bias)
+        build = _Builder(make, for_rows(norm if head_norm is None else head_norm), slope, bias)
         hidden = [build.linear(*pair, head_dropout) for pair in pairwise([size, *head])]
         self.head = nn.Sequential(*hidden, linear([size, *head][-1], num_classes, generator))
 

@@ -50,6 +50,18 @@ def make_norm(norm: Norm, channels: int, bias: bool = False, momentum: float = 0
     raise ValueError(f"norm must be a function or one of {', '.join(NORMS)}, got {norm!r}")
 
 
+def for_rows(norm: Norm) -> Norm:
+    """The norm of a head, where each cloud is one row: groups of at least 8 channels.
+
+    A group of two channels of a single row would be normalised to +1 and -1, whatever they were.
+    """
+    return (
+        (lambda channels: CloudGroupNorm(channels, max(1, min(32, channels // 8))))
+        if norm == "group"
+        else norm
+    )
+
+
 class NoNorm(nn.Module):
     """Features as they are."""
 
