@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench experiments clean
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation in docs/_build/html"
 	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
+	@echo "make experiments   all figures and tables (hours; stop it at any time, the same command goes on)"
 	@echo "make clean   remove all that make has made, .venv included"
 
 demo: .venv/installed
@@ -36,6 +37,12 @@ bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/geometry.py
 	@$(BIN)/python benchmarks/convolution.py
 	@$(BIN)/python benchmarks/initialisation.py
+	@$(BIN)/python benchmarks/training.py
+
+# A batch of two small clouds keeps one core busy, not more: run it twice, with --only, for two cores.
+experiments: .venv/installed-bench
+	@OMP_NUM_THREADS=1 $(BIN)/pointvar reproduce figures --output results/figures
+	@OMP_NUM_THREADS=1 $(BIN)/pointvar reproduce tables --output results
 
 clean:
 	rm -rf .venv build dist demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

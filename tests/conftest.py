@@ -1,11 +1,9 @@
 """The axes that tests are crossed with, and what they must leave as they found it."""
 
-import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -38,8 +36,6 @@ OPERATORS = [
 def _same_numbers() -> None:
     """What a test draws without a generator does not depend on which tests ran before it."""
     torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)
 
 
 @pytest.fixture(params=[1, 2, 3], ids=["1D", "2D", "3D"])

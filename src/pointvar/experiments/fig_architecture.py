@@ -120,9 +120,11 @@ def draw(panel: Any, layers: list[Drawn]) -> None:
         panel.annotate("", (end, below), (x, y), arrowprops=style)
     for start, end in skips(layers):
         style = {"arrowstyle": "->", "color": "0.7", "linestyle": "--", "shrinkA": 11, "shrinkB": 11}
-        style["connectionstyle"] = "arc3,rad=-0.08"
+        # Over the boxes, and down on the last one.
+        style["connectionstyle"] = "arc,angleA=90,angleB=90,armA=45,armB=45,rad=8"
         panel.annotate("", places[end], places[start], arrowprops=style)
-    panel.set_yticks(range(len(heights)), [f"{points} points" for points in heights], fontsize=7)
+    names = [f"{points} point{'s' * (points > 1)}" for points in heights]
+    panel.set_yticks(range(len(heights)), names, fontsize=7)
     panel.set(xlim=(-1, len(layers)), ylim=(-0.7, len(heights) - 0.3), xticks=[])
     for kind in dict.fromkeys(layer.kind for layer in layers):
         panel.plot([], [], "s", color=COLORS[kind], label=kind)

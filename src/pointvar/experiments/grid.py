@@ -102,6 +102,8 @@ class Table:
     """What the paper's numbers were measured on."""
     claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
+    command: str = ""
+    """The name of the experiment, where the table has another."""
     whole: bool = False
     """It is run as a whole, whatever cells are asked for: others depend on it."""
 

@@ -59,6 +59,7 @@ def tables(options: Options) -> Iterator[Table]:
         columns="rate",
         rows="column",
         notes=["Nothing here is measured on test data."],
+        command="table-norm-free",
         whole=True,
     )
     yield choice

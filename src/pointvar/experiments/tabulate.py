@@ -190,6 +190,7 @@ def _circumstances(table: Table, records: Sequence[Mapping[str, Any]], changed: 
         lines.append(f"{changed} cells that were made by another recipe are left out.")
     if records:
         lines.append(_machine(records))
+    lines.append(f"Made, or gone on with, by: pointvar reproduce {table.command or table.name}")
     return lines
 
 
