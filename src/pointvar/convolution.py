@@ -25,7 +25,7 @@ class PointConvolution(nn.Module):
 
     .. math::
         \tilde\phi(x) = \phi(x) / s(x), \qquad
-        s(x) = \Big\| \sum_{y \in N(x)} q(x, y) \, b((y - x) / r) \Big\|_2
+        s(x) = \left\| \sum_{y \in N(x)} q(x, y) \, b((y - x) / r) \right\|_2
 
     (0 where s is 0), so that a constant feature keeps its norm whatever the number of neighbours,
     their density and the scale of the basis.
