@@ -62,3 +62,25 @@ def test_print_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert "neither a YAML file nor a recipe" in capsys.readouterr().err
     assert main(["train", "scannet", "--output=x"]) == 2
     assert "data.scenes" in capsys.readouterr().err
+
+
+def test_a_class_that_only_the_training_data_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(0)
+    for split, names in {"train": "abc", "test": "ac"}.items():
+        for name in names:
+            (tmp_path / split / name).mkdir(parents=True)
+            for index in range(2):
+                write_ply(tmp_path / split / name / f"{index}.ply", random.random((40, 3)))
+    run = tmp_path / "run"
+    files = ["--data.name=folder", f"--data.path={tmp_path}", "--data.train_size=null"]
+    files += ["--data.test_size=null", "--votes=1"]
+    assert main(["train", "shapes", f"--output={run}", *SETTINGS, *files]) == 0
+    trained = json.loads((run / "summary.json").read_text())["metrics"]
+    assert list(trained["iou"]) == ["a", "b", "c"]
+    assert main(["evaluate", str(run)]) == 0
+    evaluated = json.loads((run / "evaluation.json").read_text())
+    assert evaluated["iou"] == trained["iou"]
+    (tmp_path / "test" / "a").rename(tmp_path / "test" / "other")
+    capsys.readouterr()
+    assert main(["train", "shapes", *SETTINGS, *files]) == 2
+    assert "has the classes other, which are none of the 3 known ones (a, b, c)" in capsys.readouterr().err

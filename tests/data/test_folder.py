@@ -151,3 +151,18 @@ def test_aerial_lidar(real_data: Path) -> None:
     assert len(data) == 1
     assert len(data[0]) == 336_347
     assert torch.bincount(data[0].label).tolist() == [125_614, 82_998, 126_899, 235, 601]
+
+
+def test_classes_are_counted_as_in_other_data(objects: Path, scenes: Path) -> None:
+    (objects / "box").rename(objects.parent / "box")  # test data without a box
+    data = Folder(objects, cache=False)
+    assert (data.classes, data[0].label) == (["cloud"], 0)
+    data.align(["ball", "box", "cloud"])
+    assert (data.classes, data[0].label) == (["ball", "box", "cloud"], 2)
+
+    raw = scene(30, 0)["label"]
+    rooms = Folder(scenes, "segmentation", classes={3: "3", 0: "0"}, cache=False)
+    rooms.align(["0", "2", "3"])
+    assert rooms[0].label.tolist() == [{0: 0, 3: 2}.get(value, -1) for value in raw.tolist()]
+    with pytest.raises(ValueError, match=r"scenes has the classes 2, which are none of the 2 known ones"):
+        rooms.align(["0", "3"])

@@ -18,14 +18,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates, with as many votes as the run's configuration or ``--votes`` says."""
-    from pointvar.models import load
+    from pointvar.models import load, read_notes
     from pointvar.train import Data, evaluate, load_config
     from pointvar.train.callbacks import write_atomically
     from pointvar.train.sources import load_split
 
     folder: Path = arguments.run_directory
     config = load_config(folder / "config.yaml", overrides=arguments.settings)
-    test = load_split(config.data, "test")
+    test = load_split(config.data, "test", read_notes(folder / "model.safetensors")["classes"])
     data = Data(test, test, test.classes, test.num_features, test.task)
     metrics = evaluate(load(folder / "model.safetensors"), data, config.data, config.votes, config.seed)
     print(metrics)

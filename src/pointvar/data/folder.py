@@ -65,12 +65,26 @@ class Folder(PointData):
         found = _by_class(self.root, classes) if by_class else _scenes(self.root)
         self.files = usable(found, lambda item: self._arrays(item[0]), errors)
         self._strict = not isinstance(classes, Mapping)
+        self._index: dict[int, int] = {}  # of labels per point
         if by_class:
             self.classes = _class_names(self.root, classes)
         else:
             self.classes, self._index = self._point_classes(classes)
             self.files = usable(self.files, self._sample, errors)
         self.num_features = self._arrays(self.files[0][0])["features"].shape[1]
+
+    def align(self, classes: Sequence[str]) -> None:
+        """Counts the classes by this list, such as that of the training data: a folder need not hold all."""
+        unknown = [name for name in self.classes if name not in classes]
+        if unknown:
+            raise ValueError(
+                f"{self.root} has the classes {', '.join(unknown)}, which are none of the {len(classes)} "
+                f"known ones ({', '.join(classes)})"
+            )
+        place = [list(classes).index(name) for name in self.classes]
+        self.files = [(path, place[label] if label >= 0 else label) for path, label in self.files]
+        self._index = {value: place[index] for value, index in self._index.items()}
+        self.classes = list(classes)
 
     def __len__(self) -> int:
         return len(self.files)

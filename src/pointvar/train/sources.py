@@ -48,13 +48,16 @@ class Data:
 
 def load_data(config: DataConfig) -> Data:
     """The data of a configuration; in memory, unless ``config.cache`` is off."""
-    train, test = load_split(config, "train"), load_split(config, "test")
+    train = load_split(config, "train")
+    test = load_split(config, "test", train.classes)
     return Data(train, test, train.classes, train.num_features, train.task)
 
 
-def load_split(config: DataConfig, split: str) -> PointData:
-    """The training ("train") or the test data ("test") of a configuration."""
+def load_split(config: DataConfig, split: str, classes: list[str] | None = None) -> PointData:
+    """The training ("train") or the test data ("test") of a configuration, counted by these classes."""
     data = SOURCES[config.name](config, split)
+    if isinstance(data, Folder) and classes is not None:
+        data.align(classes)  # a class may have no file in one of the two
     size = config.train_size if split == "train" else config.test_size
     if size is not None and size > len(data):
         raise ValueError(f"{size} {split} samples were asked for, {config.name} has {len(data)}")
