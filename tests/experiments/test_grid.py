@@ -145,7 +145,16 @@ def test_mean_and_deviation_over_seeds_are_shown_not_the_best(tmp_path):
 
 def test_one_seed_is_marked(tmp_path):
     grid.run(table(Runs(), seeds=3), Options(tmp_path, only=["seed=0"]))
-    assert "62.0 (1 seed)" in (tmp_path / "toy.md").read_text()
+    assert "62.0 (1 of 3 seeds)" in (tmp_path / "toy.md").read_text()
+
+
+def test_only_some_cells_are_repeated(tmp_path):
+    once = table(Runs(), seeds=3, repeat=lambda cell: cell["column"] == "direct")
+    assert len(once.cells()) == 16  # of 24
+    grid.run(once, Options(tmp_path))
+    text = (tmp_path / "toy.md").read_text()
+    assert "| MCConv | 64.0 ± 2.0 | 52.0 |" in text
+    assert "of 3 seeds" not in text
 
 
 def test_runs_that_diverged_count_as_the_most_frequent_class():

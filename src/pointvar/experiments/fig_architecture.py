@@ -128,5 +128,5 @@ def draw(panel: Any, layers: list[Drawn]) -> None:
     panel.set(xlim=(-1, len(layers)), ylim=(-0.7, len(heights) - 0.3), xticks=[])
     for kind in dict.fromkeys(layer.kind for layer in layers):
         panel.plot([], [], "s", color=COLORS[kind], label=kind)
-    panel.legend(fontsize=7, loc="upper center")
+    panel.legend(fontsize=7, loc="lower left")
     panel.spines[["top", "right", "bottom"]].set_visible(False)

@@ -129,9 +129,9 @@ def _text(table: Table, summary: Summary) -> str:
     text = f"{scale * summary.mean:.{digits}f}"
     if summary.deviation is not None:
         text += f" ± {scale * summary.deviation:.{digits}f}"
-    count = len(summary.values)
-    if count < table.seeds:
-        text += f" ({count} seed{'s' * (count > 1)})"
+    count, planned = len(summary.values), sum(summary.group.items() <= cell.items() for cell in table.cells())
+    if count < planned:
+        text += f" ({count} of {planned} seeds)"
     return text + f" †{summary.diverged}" * bool(summary.diverged)
 
 
@@ -149,8 +149,8 @@ def _claims(table: Table, summaries: Sequence[Summary]) -> list[str]:
 def _legend(table: Table) -> list[str]:
     unit = "seconds" if table.measure else "per cent"
     lines = [
-        f"Numbers are {unit}, after the last epoch: mean ± standard deviation over {table.seeds} "
-        f"seed{'s' * (table.seeds > 1)}; fewer are said; {MARK}: not run."
+        f"Numbers are {unit}, after the last epoch: mean ± standard deviation over {table.seeds} seeds; "
+        f"without ±: one seed; {MARK}: not run."
     ]
     if table.paper:
         lines.append(f"In brackets: the paper's numbers, measured on {table.paper_data}.")
