@@ -17,7 +17,7 @@ from pointvar.methods import METHODS
 
 SEEDS = 3
 REPEATED = ("MCConv", "KPConvN", "PCCNN", "SPHConv")
-RATES = (0.003, 0.005, 0.01)
+RATES = (0.003, 0.01, 0.03)
 CHOOSING = ("KPConvN", "MCConv")
 """The methods whose mean on the validation data chooses a rate, at batches of 2."""
 BATCHES = (1, 2, 16)
