@@ -23,7 +23,7 @@ BINS, PAIRS, TREES, POINTS = 32, 2000, 300, 512
 
 
 def histograms(points: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Of distances of random pairs, of each coordinate, of distances from the vertical axis and the centre."""
+    """Of distances of random pairs, of each coordinate, of distances from the axis and the centre."""
     first, second = points[random.integers(len(points), size=(2, PAIRS))]
     centred = points - points.mean(0)
     values = {
