@@ -145,7 +145,15 @@ def test_mean_and_deviation_over_seeds_are_shown_not_the_best(tmp_path):
 
 def test_one_seed_is_marked(tmp_path):
     grid.run(table(Runs(), seeds=3), Options(tmp_path, only=["seed=0"]))
-    assert "62.0 (1 of 3 seeds)" in (tmp_path / "toy.md").read_text()
+    assert "62.0 (1/3)" in (tmp_path / "toy.md").read_text()
+
+
+def test_what_was_not_run_at_all_is_a_line_not_a_table(tmp_path):
+    grid.run(table(Runs(), seeds=1), Options(tmp_path, only=["batch=4", "column=BN"]))
+    text = (tmp_path / "toy.md").read_text()
+    assert "## Toy, batch 4" in text
+    assert "## Toy, batch 2" not in text
+    assert "- Not run yet: Toy, batch 2." in text
 
 
 def test_only_some_cells_are_repeated(tmp_path):
@@ -154,7 +162,7 @@ def test_only_some_cells_are_repeated(tmp_path):
     grid.run(once, Options(tmp_path))
     text = (tmp_path / "toy.md").read_text()
     assert "| MCConv | 64.0 ± 2.0 | 52.0 |" in text
-    assert "of 3 seeds" not in text
+    assert "/3)" not in text
 
 
 def test_runs_that_diverged_count_as_the_most_frequent_class():

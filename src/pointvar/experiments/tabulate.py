@@ -23,6 +23,8 @@ class Block:
 
     title: str
     lines: list[list[str]]
+    run: bool
+    """Whether any of it has been run."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,14 @@ def make_report(table: Table, records: Sequence[Mapping[str, Any]], changed: int
     """From results to a report."""
     measures = {s.name: table.measure or s.metric for s in table.scenarios}
     summaries = summarise(records, measures)
+    blocks = _blocks(table, summaries)
     caption = [*_claims(table, summaries), *_legend(table), *table.notes]
+    waiting = [block.title for block in blocks if not block.run]
+    if 0 < len(waiting) < len(blocks):
+        caption.append(f"Not run yet: {'; '.join(waiting)}.")
+        blocks = [block for block in blocks if block.run]
     caption += _circumstances(table, records, changed)
-    return Report(table.title, _blocks(table, summaries), caption)
+    return Report(table.title, blocks, caption)
 
 
 def _blocks(table: Table, summaries: Sequence[Summary]) -> list[Block]:
@@ -114,7 +121,8 @@ def _blocks(table: Table, summaries: Sequence[Summary]) -> list[Block]:
             lines.append(
                 [str(row), *(_entry(table, summaries, {**place, table.columns: c}) for c in columns)]
             )
-        blocks.append(Block(title, lines))
+        here = set(zip(apart, values, strict=True))
+        blocks.append(Block(title, lines, any(here <= s.group.items() for s in summaries)))
     return blocks
 
 
@@ -131,7 +139,7 @@ def _text(table: Table, summary: Summary) -> str:
         text += f" ± {scale * summary.deviation:.{digits}f}"
     count, planned = len(summary.values), sum(summary.group.items() <= cell.items() for cell in table.cells())
     if count < planned:
-        text += f" ({count} of {planned} seeds)"
+        text += f" ({count}/{planned})"
     return text + f" †{summary.diverged}" * bool(summary.diverged)
 
 
@@ -150,7 +158,7 @@ def _legend(table: Table) -> list[str]:
     unit = "seconds" if table.measure else "per cent"
     lines = [
         f"Numbers are {unit}, after the last epoch: mean ± standard deviation over {table.seeds} seeds; "
-        f"without ±: one seed; {MARK}: not run."
+        f"without ±: one seed; (n/m): so far n of m seeds; {MARK}: not run."
     ]
     if table.paper:
         lines.append(f"In brackets: the paper's numbers, measured on {table.paper_data}.")
