@@ -58,7 +58,7 @@ LAPTOP: Settings = {
 }
 EPOCHS = {1: 6, 2: 10, 4: 15, 8: 20, 16: 20}
 """By the number of clouds per batch, so that all cells take about as long and none has too few steps."""
-EPOCHS_40 = {2: 8, 4: 10, 8: 12, 16: 15}
+EPOCHS_40 = {2: 12, 4: 15, 8: 20, 16: 25}
 LAPTOP_UNET: Settings = {
     "data": {"drop_last": True},
     "model": {"network": "unet", "channels": [16, 32, 64], "first_reach": 1.5},
