@@ -62,6 +62,8 @@ def test_print_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert "neither a YAML file nor a recipe" in capsys.readouterr().err
     assert main(["train", "scannet", "--output=x"]) == 2
     assert "data.scenes" in capsys.readouterr().err
+    assert main(["evaluate", "nowhere"]) == 2
+    assert "nowhere is not a run: it has no config.yaml" in capsys.readouterr().err
 
 
 def test_a_class_that_only_the_training_data_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

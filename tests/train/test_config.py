@@ -46,6 +46,10 @@ def test_order_of_precedence(tmp_path: Path) -> None:
         ("shapes", ["--epochs=0"], "epochs must be positive, got 0"),
         ("shapes", ["--model.basis=Gaussian"], "come together"),
         ("shapes", ["--seed=-1"], "must not be negative"),
+        ("rooms", ["--data.radius=-1"], "data.radius must be positive, got -1.0"),
+        ("rooms", ["--data.crops=0"], "data.crops must be positive, got 0"),
+        ("rooms", ["--data.context=0.5"], r"data.context must not be less than data.radius.*0.5 and 1.0"),
+        ("shapes", ["--data.scale=1"], "data.scale must be from 0 to below 1"),
     ],
 )
 def test_errors(source: str, overrides: list[str], message: str) -> None:

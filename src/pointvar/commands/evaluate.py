@@ -24,6 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     from pointvar.train.sources import load_split
 
     folder: Path = arguments.run_directory
+    if not (folder / "config.yaml").is_file():
+        raise ValueError(f"{folder} is not a run: it has no config.yaml")
     config = load_config(folder / "config.yaml", overrides=arguments.settings)
     test = load_split(config.data, "test", read_notes(folder / "model.safetensors")["classes"])
     data = Data(test, test, test.classes, test.num_features, test.task)

@@ -186,6 +186,7 @@ class Config:
             "evaluate_every": self.evaluate_every,
             "votes": self.votes,
             "data.batch_size": self.data.batch_size,
+            "data.radius": self.data.radius,
             "optimizer.accumulate": self.optimizer.accumulate,
             "optimizer.rate": self.optimizer.rate,
             "init.batches": self.init.batches,
@@ -193,6 +194,11 @@ class Config:
         optional = {
             "threads": self.threads,
             "checkpoint_steps": self.checkpoint_steps,
+            "data.train_size": self.data.train_size,
+            "data.test_size": self.data.test_size,
+            "data.num_points": self.data.num_points,
+            "data.poisson": self.data.poisson,
+            "data.crops": self.data.crops,
             "optimizer.agc": self.optimizer.agc,
             "optimizer.clip_norm": self.optimizer.clip_norm,
         }
@@ -202,6 +208,16 @@ class Config:
         if self.seed < 0 or self.data.workers < 0:
             raise ValueError(
                 f"seed and data.workers must not be negative, got {self.seed} and {self.data.workers}"
+            )
+        if not self.data.context >= self.data.radius:
+            raise ValueError(
+                f"data.context must not be less than data.radius, got {self.data.context} "
+                f"and {self.data.radius}"
+            )
+        if not (0 <= self.data.scale < 1 and self.data.jitter >= 0):
+            raise ValueError(
+                f"data.scale must be from 0 to below 1 and data.jitter not negative, got {self.data.scale} "
+                f"and {self.data.jitter}"
             )
         if (self.model.basis is None) != (self.model.estimator is None):
             raise ValueError("model.basis and model.estimator come together, or not at all")
