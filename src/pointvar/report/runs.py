@@ -147,7 +147,8 @@ def show_run(report: Report, run: Run) -> None:
     metrics = run.evaluation or summary.get("metrics") or {}
     if metrics.get("iou"):
         rows = [{"class": name, "IoU": value} for name, value in metrics["iou"].items()]
-        votes = f", {run.evaluation['votes']} votes" if run.evaluation and "votes" in run.evaluation else ""
+        count = (run.evaluation or {}).get("votes")
+        votes = f", {count} vote{'s' * (count != 1)}" if count else ""
         report.table(rows, title=f"Intersection over union by class{votes}")
     if summary.get("init"):
         report.heading("Initialisation")
