@@ -138,6 +138,7 @@ def test_mean_and_deviation_over_seeds_are_shown_not_the_best(tmp_path):
     text = (tmp_path / "toy.md").read_text()
     # direct at batch 2: 62, 64, 66; their deviation is 2
     assert "| MCConv | 64.0 ± 2.0 | 54.0 ± 2.0 |" in text
+    assert "| mean | 64.0 | 54.0 |" in text
     assert "24 cells in 36 s of training, 2 s each" in text
     assert "preset laptop" in text
     assert os.uname().nodename not in text.split()

@@ -121,8 +121,11 @@ def _blocks(table: Table, summaries: Sequence[Summary]) -> list[Block]:
             lines.append(
                 [str(row), *(_entry(table, summaries, {**place, table.columns: c}) for c in columns)]
             )
-        here = set(zip(apart, values, strict=True))
-        blocks.append(Block(title, lines, any(here <= s.group.items() for s in summaries)))
+        here = dict(zip(apart, values, strict=True))
+        found = [s for s in summaries if here.items() <= s.group.items()]
+        if table.rows == "method" and len(lines) > 2:
+            lines.append(["mean", *(_mean(table, found, c, len(lines) - 1) for c in columns)])
+        blocks.append(Block(title, lines, bool(found)))
     return blocks
 
 
@@ -132,11 +135,20 @@ def _entry(table: Table, summaries: Sequence[Summary], group: Group) -> str:
     return (MARK if found is None else _text(table, found)) + ("" if paper is None else f" [{paper:g}]")
 
 
+def _mean(table: Table, summaries: Sequence[Summary], column: Any, rows: int) -> str:
+    """Over the methods, where all have been run."""
+    means = [s.mean for s in summaries if s.group[table.columns] == column]
+    return _number(table, sum(means) / rows) if len(means) == rows else MARK
+
+
+def _number(table: Table, value: float) -> str:
+    return f"{100 * value:.1f}" if table.measure is None else f"{value:.2f}"
+
+
 def _text(table: Table, summary: Summary) -> str:
-    scale, digits = (100, 1) if table.measure is None else (1, 2)
-    text = f"{scale * summary.mean:.{digits}f}"
+    text = _number(table, summary.mean)
     if summary.deviation is not None:
-        text += f" ± {scale * summary.deviation:.{digits}f}"
+        text += f" ± {_number(table, summary.deviation)}"
     count, planned = len(summary.values), sum(summary.group.items() <= cell.items() for cell in table.cells())
     if count < planned:
         text += f" ({count}/{planned})"
