@@ -81,6 +81,16 @@ def _over(base: Settings, **sections: Any) -> Settings:
     return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
 
 
+def one_level(channels: int, radius: float, epochs: int) -> Settings:
+    """For networks without pooling, which a table makes itself; the rate falls for the last two epochs."""
+    return {
+        "epochs": epochs,
+        "evaluate_every": epochs,
+        "model": {"channels": [channels], "radii": [radius]},
+        "optimizer": {"milestones": [epochs - 2]},
+    }
+
+
 def modelnet10(options: Options) -> Scenario | None:
     """500 + 250 shapes of ModelNet10, 512 points, feature 1."""
     return _modelnet(options, 10, EPOCHS, 500, 250, 512, normals=False)

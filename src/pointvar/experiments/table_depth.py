@@ -8,7 +8,7 @@ from pointvar.experiments.claims import Claim
 from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.networks import PlainClassifier
 from pointvar.experiments.options import Options
-from pointvar.experiments.scenarios import classification
+from pointvar.experiments.scenarios import classification, one_level
 
 SEEDS = 3
 DEPTHS = (10, 25, 50)
@@ -54,12 +54,7 @@ def tables(options: Options) -> Iterator[Table]:
         {"depth": DEPTHS, "batch": (4,), "method": METHODS, "column": COLUMNS},
         SEEDS,
         repeat=repeated(options),
-        settings=lambda scenario, cell: {
-            "epochs": EPOCHS,
-            "evaluate_every": EPOCHS,
-            "model": {"channels": [CHANNELS], "radii": [RADIUS]},
-            "optimizer": {"milestones": [EPOCHS - 2]},
-        },
+        settings=lambda scenario, cell: one_level(CHANNELS, RADIUS, EPOCHS),
         model=lambda config, data, cell, generator: PlainClassifier(
             cell["depth"], CHANNELS, RADIUS, config, data, generator
         ),

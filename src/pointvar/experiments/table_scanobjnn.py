@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pointvar.experiments.claims import Claim, numbers
+from pointvar.experiments.claims import BATCH_NORM_FAILS, Claim, numbers
 from pointvar.experiments.columns import ADDED, PAPER_METHODS
 from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.options import Options
@@ -27,12 +27,7 @@ PAPER = numbers(
     },
 )
 CLAIMS = [
-    Claim(
-        "batch norm fails at batch 2: direct has at least twice its accuracy",
-        {"column": "direct", "batch": 2},
-        {"column": "BN", "batch": 2},
-        factor=2,
-    ),
+    BATCH_NORM_FAILS,
     Claim(
         "batch norm gets better with larger batches: 16 against 2",
         {"column": "BN", "batch": 16},

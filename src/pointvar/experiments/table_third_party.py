@@ -8,7 +8,7 @@ from pointvar.experiments.claims import Claim
 from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.networks import GEOMETRIC, GeometricClassifier
 from pointvar.experiments.options import Options
-from pointvar.experiments.scenarios import classification
+from pointvar.experiments.scenarios import classification, one_level
 
 SEEDS = 3
 DEPTHS = (5, 20)
@@ -37,12 +37,7 @@ def tables(options: Options) -> Iterator[Table]:
         },
         SEEDS,
         repeat=repeated(options),
-        settings=lambda scenario, cell: {
-            "epochs": EPOCHS,
-            "evaluate_every": EPOCHS,
-            "model": {"channels": [CHANNELS], "radii": [RADIUS]},
-            "optimizer": {"milestones": [EPOCHS - 2]},
-        },
+        settings=lambda scenario, cell: one_level(CHANNELS, RADIUS, EPOCHS),
         model=lambda config, data, cell, generator: GeometricClassifier(
             cell["layer"], cell["depth"], CHANNELS, RADIUS, config, data, generator
         ),
