@@ -45,3 +45,16 @@ def test_example(script, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
+
+
+def test_results_in_the_readme_are_those_of_the_tables():
+    """Each mean that it quotes stands in the row of means of a table under results/."""
+    quoted = re.findall(
+        r"^\| (?:ModelNet|AHN3)[^|]*\|(.*)\|$", (ROOT / "README.md").read_text("utf8"), re.MULTILINE
+    )
+    rows = [set(re.findall(r"\d+\.\d", line)) for line in quoted]
+    tables = "\n".join(path.read_text("utf8") for path in sorted((ROOT / "results").glob("table-*.md")))
+    means = [set(re.findall(r"\d+\.\d", line)) for line in re.findall(r"^\| mean .*$", tables, re.MULTILINE)]
+    assert len(rows) == 4
+    for row in rows:
+        assert any(row <= mean for mean in means), f"no table has the means {sorted(row)}"
