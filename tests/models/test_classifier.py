@@ -163,3 +163,9 @@ def test_bad_arguments():
         model(features[1:], model.hierarchy(cloud))
     with pytest.raises(ValueError, match=r"features must have shape \[N, 2\]"):
         model(features[:, :1], model.hierarchy(cloud))
+
+
+def test_group_norm_of_the_head_has_groups_of_eight_channels():
+    model = pv.models.Classifier(1, 5, channels=(16,), radii=(0.1,), head=64, norm="group")
+    groups = [m.groups for m in model.head.modules() if isinstance(m, pv.nn.CloudGroupNorm)]
+    assert groups == [2, 8]
