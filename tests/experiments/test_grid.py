@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
 import pytest
@@ -79,6 +80,13 @@ def test_half_a_line_of_a_killed_process_is_not_counted(tmp_path):
     assert grid.run(table(again), Options(tmp_path))
     assert len(again.cells) == 14  # two of three lines were whole
     assert [json.loads(line)["cell"] for line in lines(tmp_path)] == table(again).cells()
+
+
+def test_two_that_write_at_the_same_time_lose_nothing(tmp_path):
+    store = Store(tmp_path / "shared.jsonl")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: store.append({"number": number}), range(200)))
+    assert sorted(record["number"] for record in store.read()) == list(range(200))
 
 
 def test_a_damaged_line_in_the_middle_is_an_error(tmp_path):

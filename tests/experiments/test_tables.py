@@ -184,7 +184,8 @@ def test_a_table_from_the_command_to_the_report(tmp_path, monkeypatch, capsys):
     assert main([*command, *chosen]) == 0
     records = Store(tmp_path / "table-scanobjnn.jsonl").read()
     assert [r["cell"]["column"] for r in records] == [
-        *("direct", "GN", "BN", "standard", "Xavier", "BN, not in the head", "LSUV", "norm-free")
+        *("direct", "GN", "BN", "standard", "Xavier", "BN, not in the head", "LSUV", "norm-free"),
+        "direct + BN, not in the head",
     ]
     for record in records:
         assert 0 <= record["result"]["accuracy"] <= 1

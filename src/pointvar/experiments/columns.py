@@ -22,6 +22,7 @@ COLUMNS: dict[str, Settings] = {
     "GN": {**STANDARD, "model": {"norm": "group"}},
     "BN": {**STANDARD, "model": {"norm": "batch"}},
     "BN, not in the head": {**STANDARD, "model": {"norm": "batch", "head_norm": "none"}},
+    "direct + BN, not in the head": {**DIRECT, "model": {"norm": "batch", "head_norm": "none"}},
     "direct + AGC": {**DIRECT, "optimizer": {"agc": 0.05}},
     "unit + direct": {**DIRECT, "model": {"unit_response": True}},
     "unit + direct + AGC": {**DIRECT, "model": {"unit_response": True}, "optimizer": {"agc": 0.05}},

@@ -7,6 +7,7 @@ column, what the table adds, and the seed. Results are appended to NAME.jsonl on
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import json
@@ -179,6 +180,7 @@ class Store:
         """Adds a line, and waits until it is on the disk."""
         text = json.dumps(_finite(record), allow_nan=False) + "\n"
         with self.path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: two processes may share a table
             file.seek(0)
             content = file.read()
             file.truncate(content.rfind(b"\n") + 1)  # half a line of a killed process
