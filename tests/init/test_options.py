@@ -1,0 +1,187 @@
+"""Every option of the initialisation, and every way to give it batches."""
+
+import pytest
+import torch
+from convolution_cases import seeded
+from initialisation_cases import cloud_batch, mlp, moment, noise, same
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pointvar as pv
+
+
+def test_targets_by_number_pattern_and_function():
+    x = noise(64, 4)
+    for target, expected in {
+        2.0: [2, 2, 2],
+        lambda name, module: 1.0 + int(name): [1, 3, 5],
+    }.items():
+        report = pv.variance_init(mlp(), x, target, exact=True)
+        assert [entry.target for entry in report.layers] == expected
+    net = mlp()
+    report = pv.variance_init(net, x, {"2": 4.0, "[0-2]": 0.25}, exact=True)
+    assert [entry.target for entry in report.layers] == [0.25, 4, 1]
+    assert moment(net[:3](x)) == pytest.approx(4, rel=1e-5)
+
+
+@pytest.mark.parametrize("start", [pv.variance_init, pv.data_dependent_init])
+def test_wrong_targets(start):
+    for target in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"positive and finite, got .* for 0"):
+            start(mlp(), noise(8, 4), target)
+    with pytest.raises(ValueError, match="'tail', which is the name of no layer"):
+        start(mlp(), noise(8, 4), {"tail": 2.0})
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_exact_gives_the_target_on_the_data(batches):
+    data = [noise(40, 4, seed=i) for i in range(batches)]
+    net = mlp()
+    report = pv.variance_init(net, data, 0.7, exact=True)
+    for i in (1, 3, 5):
+        measured = sum(moment(net[:i](x)) for x in data) / batches
+        assert measured == pytest.approx(0.7, rel=1e-5)
+    # In expectation Var[w] = target / Z; the exact factor is around it.
+    for entry, layer in zip(report.layers, net[::2], strict=True):
+        assert entry.variance == pytest.approx(0.7 / entry.second_moment, rel=0.8)
+        assert moment(layer.weight) == pytest.approx(entry.variance, rel=0.8)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Linear(8, 5),
+        nn.Linear(5, 8),
+        nn.Conv1d(3, 4, 5),
+        nn.ConvTranspose1d(3, 20, 2),
+        nn.Bilinear(2, 3, 4),
+    ],
+    ids=str,
+)
+def test_orthogonal_draws(layer):
+    out_dim = 1 if isinstance(layer, nn.ConvTranspose1d) else 0
+    data = {nn.Linear: [noise(9, getattr(layer, "in_features", 1))], nn.Bilinear: [noise(9, 2), noise(9, 3)]}
+    batch = data.get(type(layer), [noise(9, 3, 9)])
+    report = pv.variance_init(layer, tuple(batch), orthogonal=True, generator=seeded())
+    matrix = layer.weight.detach().movedim(out_dim, 0).flatten(1)
+    small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    expected = report.layers[0].variance * max(matrix.shape) * torch.eye(len(small))
+    torch.testing.assert_close(small, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_orthogonal_point_convolution():
+    conv = pv.KPConv(4, 6, num_basis=3)
+    pv.variance_init(conv, cloud_batch(), orthogonal=True)
+    matrix = conv.weight.detach().flatten(0, 1).T
+    small = matrix @ matrix.T
+    torch.testing.assert_close(small, small[0, 0] * torch.eye(6), rtol=1e-4, atol=1e-5)
+
+
+def test_lsuv_is_orthogonal_and_exact():
+    x = noise(64, 4)
+    a, b = mlp(), mlp()
+    report = pv.lsuv_init(a, x, generator=seeded())
+    pv.variance_init(b, x, orthogonal=True, exact=True, generator=seeded())
+    assert report.method == "LSUV"
+    assert same(a, b)
+    pv.testing.assert_variance(a, x, 0.9999, 1.0001)
+    square = a[2].weight.detach()
+    product = square @ square.T
+    torch.testing.assert_close(product, product[0, 0] * torch.eye(16), rtol=1e-4, atol=1e-5)
+
+
+def test_the_generator_fixes_the_weights():
+    a, b, c = mlp(), mlp(), mlp()
+    for net, seed in ((a, 1), (b, 1), (c, 2)):
+        pv.variance_init(net, noise(16, 4), generator=seeded(seed))
+    assert same(a, b)
+    assert not same(a, c)
+    for net in (a, b):
+        torch.manual_seed(5)
+        pv.variance_init(net, noise(16, 4))
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_modes(batches):
+    """Dropout multiplies the second moment by 1 / (1 - p) in training."""
+    x = torch.ones(4000, 4)
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4))
+    z = {
+        mode: pv.variance_init(net, [x] * batches, mode=mode).layers[0].second_moment
+        for mode in ("train", "eval", None)
+    }
+    assert z["eval"] == pytest.approx(4)
+    assert z["train"] == pytest.approx(8, rel=0.1)  # 16,000 coins: 0.8 % deviation
+    assert z[None] == pytest.approx(8, rel=0.1)
+    net.eval()
+    assert pv.variance_init(net, x, mode=None).layers[0].second_moment == pytest.approx(4)
+    with pytest.raises(ValueError, match="mode must be 'train', 'eval' or None"):
+        pv.variance_init(net, x, mode="test")
+
+
+def test_biases_are_zeroed_or_kept_and_never_measured():
+    x = noise(64, 4)
+    for bias in ("zero", "keep"):
+        net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8))
+        with torch.no_grad():
+            net[0].bias.fill_(7.0)
+        report = pv.variance_init(net, x, bias=bias, exact=True)
+        assert torch.equal(net[0].bias, torch.full((8,), 0.0 if bias == "zero" else 7.0))
+        assert moment(net[0](x) - net[0].bias) == pytest.approx(1, rel=1e-5)
+        # The second layer sees the bias of the first: 8 channels of about 1 + 49.
+        assert report["1"].second_moment == pytest.approx(float(net[0](x).detach().square().sum(1).mean()))
+    with pytest.raises(ValueError, match="bias must be 'zero' or 'keep'"):
+        pv.variance_init(net, x, bias="ones")
+
+
+# Kinds of batches
+
+
+def test_every_way_to_give_batches():
+    data, labels = noise(32, 4), torch.arange(32)
+    loader = DataLoader(TensorDataset(data, labels), batch_size=8)
+    chunks = list(data.split(8))
+    nets = {name: mlp() for name in ("list", "loader", "generator", "dicts", "tuples")}
+    take = lambda model, batch: model(batch[0])  # noqa: E731
+    pv.variance_init(nets["list"], chunks, generator=seeded())
+    pv.variance_init(nets["loader"], loader, forward=take, generator=seeded())
+    pv.variance_init(nets["generator"], (x for x in chunks), generator=seeded())
+    pv.variance_init(nets["dicts"], [{"input": x} for x in chunks], generator=seeded())
+    pv.variance_init(nets["tuples"], [(x,) for x in chunks], generator=seeded())
+    assert all(same(net, nets["list"]) for net in nets.values())
+    one, other = mlp(), mlp()
+    pv.variance_init(one, data, generator=seeded())
+    pv.variance_init(other, {"input": data}, generator=seeded())
+    assert same(one, other)
+
+
+def test_num_batches_takes_no_more_than_it_needs():
+    taken = []
+
+    def batches():
+        for i in range(10):
+            taken.append(i)
+            yield noise(8, 4, seed=i)
+
+    report = pv.variance_init(mlp(), batches(), num_batches=3)
+    assert (report.batches, taken) == (3, [0, 1, 2])
+    assert report.to_dict()["batches"] == 3
+    for count in (0, -1):
+        with pytest.raises(ValueError, match="num_batches must be at least 1"):
+            pv.variance_init(mlp(), batches(), num_batches=count)
+
+
+def test_wrong_kinds_of_batches():
+    features, hood = cloud_batch()
+    conv = pv.KPConv(4, 4)
+    with pytest.raises(TypeError, match="a Neighborhood is no batch"):
+        pv.variance_init(conv, hood)
+    with pytest.raises(TypeError, match="give one batch as a tuple"):
+        pv.variance_init(conv, [features, hood])
+    for wrong in (None, "modelnet40", 3, {1, 2}, conv, TensorDataset(features)):
+        with pytest.raises(TypeError, match=r"batches must be one batch .* got " + type(wrong).__name__):
+            pv.variance_init(conv, wrong)
+    for empty in ([], iter(())):
+        with pytest.raises(ValueError, match="no batches"):
+            pv.variance_init(conv, empty)
