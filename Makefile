@@ -39,7 +39,7 @@ bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/initialisation.py
 	@$(BIN)/python benchmarks/training.py
 
-# A batch of two small clouds keeps one core busy, not more: run it twice, with --only, for two cores.
+# A batch of two small clouds keeps one core busy, not more: run it twice at once for two cores.
 experiments: .venv/installed-bench
 	@OMP_NUM_THREADS=1 $(BIN)/pointvar reproduce figures --output results/figures
 	@OMP_NUM_THREADS=1 $(BIN)/pointvar reproduce tables --output results

@@ -13,9 +13,10 @@ import pytest
 from pointvar.data import Shapes
 from pointvar.experiments import grid
 from pointvar.experiments.claims import Claim, Summary, numbers, summarise
-from pointvar.experiments.grid import Store, Table
+from pointvar.experiments.grid import Table
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario
+from pointvar.experiments.store import Store, fingerprint
 from pointvar.experiments.tabulate import make_report
 from pointvar.train import Data
 
@@ -113,7 +114,7 @@ def test_where_data_lie_is_no_part_of_a_recipe():
         for path in ("here", "there")
     )
     assert here.data.path != there.data.path
-    assert grid.fingerprint(here) == grid.fingerprint(there)
+    assert fingerprint(here) == fingerprint(there)
 
 
 def test_a_time_limit_stops_between_cells(tmp_path, capsys):
@@ -280,3 +281,42 @@ def test_signals_lose_no_cell_that_was_done(tmp_path, name, code):
     rest = Runs()
     assert grid.run(table(rest), Options(tmp_path))
     assert len(rest.cells) == 14
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from pointvar.experiments.store import Store
+
+with Store(Path({path!r})).claim(3):
+    print("at work", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path, capsys):
+    program = OTHER.format(path=str(tmp_path / "toy.jsonl"))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "at work\n"
+        ours = Runs()
+        assert not grid.run(table(ours), Options(tmp_path))
+        every = table(ours).cells()
+        assert ours.cells == every[:3] + every[4:]
+        assert "other processes that run the same command: 1" in capsys.readouterr().out
+        other.stdin.close()
+    rest = Runs()
+    assert grid.run(table(rest), Options(tmp_path))
+    assert rest.cells == [every[3]]
+
+
+def test_what_others_have_done_meanwhile_is_not_done_again(tmp_path):
+    class Slow(Runs):
+        def __call__(self, *arguments):
+            grid.run(table(Runs()), Options(tmp_path))
+            return super().__call__(*arguments)
+
+    slow = Slow()
+    assert grid.run(table(slow), Options(tmp_path))
+    assert slow.cells == table(slow).cells()[:1]

@@ -10,7 +10,7 @@ from pointvar.cli import main
 from pointvar.experiments import TABLES, Options, load, scenarios
 from pointvar.experiments.claims import as_summaries
 from pointvar.experiments.columns import PAPER_METHODS
-from pointvar.experiments.grid import Store
+from pointvar.experiments.store import Store
 from pointvar.init import tables as shipped
 from pointvar.train import load_config, load_data
 from pointvar.train.build import build_model

@@ -2,34 +2,27 @@
 
 A cell is a dictionary such as ``{"data": "ModelNet10", "batch": 2, "method": "MCConv", "column": "direct",
 "seed": 0}``. From it follows a training configuration: the scenario's recipe, then the method, the batch, the
-column, what the table adds, and the seed. Results are appended to NAME.jsonl one by one.
+column, what the table adds, and the seed. Results are appended to NAME.jsonl one by one. The same command may
+run several times at once: each process takes cells that no other is at.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import itertools
-import json
-import math
-import os
-import platform
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-import pointvar
 from pointvar.experiments.claims import Claim, Published
 from pointvar.experiments.columns import COLUMNS, REPEATED, Settings
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario
+from pointvar.experiments.store import Store, cell_key, circumstances, fingerprint
 from pointvar.progress import track
 from pointvar.train import Config, Data, DataConfig, InitConfig, ModelConfig, OptimizerConfig, Result, fit
 from pointvar.train.config import merge
@@ -140,17 +133,6 @@ class Table:
         return Config(**merged | {name: kind(**merged.get(name, {})) for name, kind in kinds.items()})
 
 
-def fingerprint(config: Config) -> str:
-    """Tells recipes apart, whatever folder or machine they run in."""
-    content = asdict(config)
-    for name in ("output", "threads", "accelerator", "checkpoint_steps"):
-        del content[name]
-    for name in ("path", "scenes", "workers", "cache"):
-        del content["data"][name]
-    content["init"]["table"] = Path(content["init"]["table"]).stem
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
 def repeated(
     options: Options, methods: Sequence[str] = REPEATED, batches: Sequence[int] = (2,)
 ) -> Callable[[Cell], bool]:
@@ -158,56 +140,6 @@ def repeated(
     return lambda cell: (
         options.preset == "paper" or (cell.get("method") in methods and cell.get("batch") in batches)
     )
-
-
-class Store:
-    """Lines of JSON, one per cell that is done."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> list[dict[str, Any]]:
-        """All whole lines; what a killed process left of a last one is not counted."""
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text("utf8").split("\n")[:-1]  # behind the last line break is nothing whole
-        try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise ValueError(f"{self.path} is damaged: {error}; move it away to begin anew") from error
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Adds a line, and waits until it is on the disk."""
-        text = json.dumps(_finite(record), allow_nan=False) + "\n"
-        with self.path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: two processes may share a table
-            file.seek(0)
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)  # half a line of a killed process
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def done(self, table: Table) -> tuple[list[dict[str, Any]], int]:
-        """The last record of each cell of a table, and how many others were made by another recipe."""
-        wanted = {_key(cell): fingerprint(table.config(cell)) for cell in table.cells()}
-        every = {_key(record["cell"]): record for record in self.read()}
-        known = {key: record for key, record in every.items() if key in wanted}
-        same = [record for key, record in known.items() if record["recipe"] == wanted[key]]
-        return same, len(known) - len(same)
-
-
-def _key(cell: Cell) -> str:
-    return json.dumps(cell, sort_keys=True)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: None stands for them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def run(table: Table, options: Options) -> bool:
@@ -220,8 +152,8 @@ def run(table: Table, options: Options) -> bool:
     try:
         if not options.report:
             _run_missing(table, options, store, wanted)
-        done = {_key(record["cell"]) for record in store.done(table)[0]}
-        complete = all(_key(cell) in done for cell in wanted)
+        done = {cell_key(record["cell"]) for record in store.done(table)[0]}
+        complete = all(cell_key(cell) in done for cell in wanted)
     except Stopped:
         raise KeyboardInterrupt from None
     finally:
@@ -233,9 +165,11 @@ def _run_missing(table: Table, options: Options, store: Store, wanted: list[Cell
     records, changed = store.done(table)
     if changed:
         print(f"{table.name}: {changed} cells were made by another recipe, and are made again")
-    done = {_key(record["cell"]) for record in records}
-    waiting = [cell for cell in wanted if _key(cell) not in done]
+    done = {cell_key(record["cell"]) for record in records}
+    waiting = [cell for cell in wanted if cell_key(cell) not in done]
     print(f"{table.name}: {len(wanted) - len(waiting)} of {len(wanted)} cells are done")
+    numbers = {cell_key(cell): number for number, cell in enumerate(table.cells())}
+    elsewhere = 0
     loaded: dict[str, Data] = {}
     for cell in track(waiting, table.name):
         if options.time_is_up():
@@ -245,13 +179,18 @@ def _run_missing(table: Table, options: Options, store: Store, wanted: list[Cell
         mark = fingerprint(config)
         if scenario.resumable:
             config.output = str(options.output / table.name / "-".join(str(v) for v in cell.values()))
-        with _stoppable():
+        with store.claim(numbers[cell_key(cell)]) as ours, _stoppable():
+            if not ours or store.has(cell, mark):
+                elsewhere += not ours
+                continue
             if scenario.name not in loaded:
                 loaded = {scenario.name: scenario.load(config)}  # one at a time: they may be large
             data = loaded[scenario.name]
             model = table.model(config, data, cell, generator(config.seed, WEIGHTS))
             result = table.run(config, data, cell, model)
-        store.append({"cell": cell, "result": result, "recipe": mark, **circumstances()})
+            store.append({"cell": cell, "result": result, "recipe": mark, **circumstances()})
+    if elsewhere:
+        print(f"{table.name}: cells left to other processes that run the same command: {elsewhere}")
 
 
 def select(table: Table, only: Sequence[str]) -> list[Cell]:
@@ -285,23 +224,3 @@ def _stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def circumstances() -> dict[str, Any]:
-    """When and with what a cell was made."""
-    return {
-        "versions": {
-            "pointvar": pointvar.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "hardware": {"cpu": _processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

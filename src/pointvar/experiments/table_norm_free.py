@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, summarise
 from pointvar.experiments.columns import Settings
-from pointvar.experiments.grid import Cell, Store, Table, repeated
+from pointvar.experiments.grid import Cell, Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import Scenario, classification, segmentation, with_validation
+from pointvar.experiments.store import Store
 from pointvar.methods import METHODS
 
 SEEDS = 3

@@ -9,7 +9,8 @@ from typing import Any
 
 from pointvar.experiments.claims import Group, Summary, as_summaries, summarise
 from pointvar.experiments.columns import COLUMNS
-from pointvar.experiments.grid import Cell, Store, Table
+from pointvar.experiments.grid import Cell, Table
+from pointvar.experiments.store import Store
 from pointvar.progress import span
 from pointvar.train import Config
 
@@ -168,10 +169,10 @@ def _claims(table: Table, summaries: Sequence[Summary]) -> list[str]:
 
 def _legend(table: Table) -> list[str]:
     unit = "seconds" if table.measure else "per cent"
-    lines = [
-        f"Numbers are {unit}, after the last epoch: mean ± standard deviation over {table.seeds} seeds; "
-        f"without ±: one seed; (n/m): so far n of m seeds; {MARK}: not run."
-    ]
+    several = f"mean ± standard deviation over {table.seeds} seeds; without ±: one seed; "
+    several += "(n/m): so far n of m seeds"
+    seeds = "one seed" if table.seeds == 1 else several
+    lines = [f"Numbers are {unit}, after the last epoch: {seeds}; {MARK}: not run."]
     if table.paper:
         lines.append(f"In brackets: the paper's numbers, measured on {table.paper_data}.")
     if table.measure is None:
