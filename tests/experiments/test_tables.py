@@ -6,12 +6,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+import pointvar as pv
 from pointvar.cli import main
-from pointvar.experiments import TABLES, Options, load, scenarios
+from pointvar.experiments import TABLES, Options, load, scenarios, table_transfer
 from pointvar.experiments.claims import as_summaries
 from pointvar.experiments.columns import PAPER_METHODS
 from pointvar.experiments.store import Store
 from pointvar.init import tables as shipped
+from pointvar.init import transfer
 from pointvar.train import load_config, load_data
 from pointvar.train.build import build_model
 
@@ -198,6 +200,28 @@ def test_a_table_from_the_command_to_the_report(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "table-scanobjnn.html").read_text()
     assert "few shapes" in page
     assert "[86.3]" in page
+
+
+def test_a_table_to_transfer_from_is_whole_or_not_there(tmp_path, monkeypatch):
+    for name, value in {"CLOUDS": 2, "DEPTH": 2, "CHANNELS": 4, "PAPER_METHODS": ("KPConvN",)}.items():
+        monkeypatch.setattr(table_transfer, name, value)
+    settings = {**SMALL, "data": {**SMALL["data"], "name": "shapes"}}
+    few = scenarios.Scenario("Shapes", "few shapes", settings, "modelnet40")
+    path = tmp_path / "table-transfer" / "Shapes.json"
+
+    def killed(self, file):
+        file.write_text('{"name"')
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer.Table, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            table_transfer.make_table(few, path)
+    assert not path.exists()
+    table_transfer.make_table(few, path)
+    assert len(json.loads(path.read_text())["z"]["KPConvN"]) == 2
+    report = pv.transfer_init(pv.KPConvN(3, 4), str(path))
+    assert len(report.layers) == 1
 
 
 def test_paper_cells_resume_from_their_own_folder(tmp_path, monkeypatch):

@@ -143,9 +143,8 @@ def test_every_way_to_give_batches():
     loader = DataLoader(TensorDataset(data, labels), batch_size=8)
     chunks = list(data.split(8))
     nets = {name: mlp() for name in ("list", "loader", "generator", "dicts", "tuples")}
-    take = lambda model, batch: model(batch[0])  # noqa: E731
     pv.variance_init(nets["list"], chunks, generator=seeded())
-    pv.variance_init(nets["loader"], loader, forward=take, generator=seeded())
+    pv.variance_init(nets["loader"], loader, forward=lambda model, batch: model(batch[0]), generator=seeded())
     pv.variance_init(nets["generator"], (x for x in chunks), generator=seeded())
     pv.variance_init(nets["dicts"], [{"input": x} for x in chunks], generator=seeded())
     pv.variance_init(nets["tuples"], [(x,) for x in chunks], generator=seeded())

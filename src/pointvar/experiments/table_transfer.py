@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def make_table(scenario: Scenario, path: Path) -> None:
         chosen = [_sphere(scene, config.data.context, seed) for seed, scene in enumerate(chosen)]
     radius = (config.model.radii or [0.1])[0]
     batch = thinned([(s.points, s.features) for s in chosen], 0, radius, REACH, NEIGHBORS)
-    compute_table(
+    table = compute_table(
         scenario.name,
         [batch],
         PAPER_METHODS,
@@ -90,7 +91,10 @@ def make_table(scenario: Scenario, path: Path) -> None:
         repeats=REPEATS,
         provenance={"data": scenario.text, "clouds": CLOUDS, "radius": f"Poisson disk {radius}"},
         progress=lambda rows: track(rows, f"table of {scenario.name}"),
-    ).save(path)
+    )
+    part = path.with_suffix(f".{os.getpid()}")  # whole or not there, also for others that run the same
+    table.save(part)
+    part.replace(path)
 
 
 def _sphere(scene: Sample, radius: float, seed: int) -> Sample:
