@@ -7,7 +7,7 @@ import torch
 
 from pointvar import experiments
 from pointvar.cli import main
-from pointvar.experiments import fig_correlation
+from pointvar.experiments import fig_correlation, fig_rank
 
 SMALL = {
     "DEPTH": 3,
@@ -54,3 +54,11 @@ def test_correlogram_of_what_is_alike_and_of_what_is_not():
     assert curve[near] == pytest.approx(1)
     assert curve[far] == pytest.approx(-1)
     assert curve[near + 5].isnan()
+
+
+def test_effective_rank_counts_functions_that_differ():
+    one = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    assert fig_rank.effective_rank(torch.eye(5)) == pytest.approx(5)
+    assert fig_rank.effective_rank(torch.cat([one, 2 * one, -one], 1)) == pytest.approx(1)
+    # Two that are orthogonal, one with a variance of 9: (1 + 9)^2 / (1 + 81).
+    assert fig_rank.effective_rank(torch.tensor([[1.0, 0.0], [0.0, 3.0]])) == pytest.approx(100 / 82)
