@@ -16,6 +16,8 @@ BASES = {
     "MLP with norm": lambda dim: basis.MLP(6, dim, batch_norm=True, generator=seeded()),
     "MLPCorrelation": lambda dim: basis.MLPCorrelation(5, dim, generator=seeded()),
     "Dot": lambda dim: basis.Dot(dim),
+    "orthonormal Gaussian": lambda dim: pv.Orthonormal(basis.Gaussian(6, dim, generator=seeded())),
+    "orthonormal MLP": lambda dim: pv.Orthonormal(basis.MLP(6, dim, generator=seeded())),
 }
 ESTIMATORS = {
     "Sum": lambda: estimator.Sum(),

@@ -38,6 +38,9 @@ def convolve(conv, features, hood):
 def basis_values(basis, offset, radius):
     """b_i(offset), where offset = (y - x) / r is a list of floats."""
     kind = type(basis).__name__
+    if kind == "Orthonormal":
+        values = basis_values(basis.inner, offset, radius)
+        return [sum(m * v for m, v in zip(row, values, strict=True)) for row in basis.mixing.T.tolist()]
     if kind == "Gaussian":
         return [math.exp(-(math.dist(p, offset) ** 2) / (2 * basis.sigma**2)) for p in basis.points.tolist()]
     if kind == "LinearCorrelation":

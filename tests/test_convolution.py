@@ -10,7 +10,7 @@ import pointvar as pv
 from pointvar import PointConvolution, basis, estimator
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # a few hundred roundings
-SMOOTH = ["Gaussian", "LinearCorrelation", "MLP", "unscaled MLP", "MLPCorrelation", "Dot"]
+SMOOTH = ["Gaussian", "LinearCorrelation", "MLP", "unscaled MLP", "MLPCorrelation", "Dot", "orthonormal MLP"]
 
 
 def assert_oracle(conv, hood):

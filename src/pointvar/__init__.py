@@ -44,6 +44,7 @@ from pointvar.methods import (
 from pointvar.models import load, save
 from pointvar.ops.native import empty_cache
 from pointvar.ops.native import info as native_info
+from pointvar.orthonormal import Orthonormal, orthonormalise
 
 __version__ = "0.1.0.dev0"
 
@@ -59,6 +60,7 @@ __all__ = [
     "KPConvN",
     "MCConv",
     "Neighborhood",
+    "Orthonormal",
     "PointCloud",
     "PointConv",
     "PointConvolution",
@@ -85,6 +87,7 @@ __all__ = [
     "models",
     "native_info",
     "nn",
+    "orthonormalise",
     "poisson_disk",
     "register_layer",
     "save",

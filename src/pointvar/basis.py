@@ -50,6 +50,8 @@ class Native(NamedTuple):
     offsets: Tensor
     parameters: Tensor | None = None
     constants: tuple[float, ...] = ()
+    mixing: Tensor | None = None
+    """``[K, K]``, symmetric: the basis is this times what the kernels know."""
 
 
 class Basis(nn.Module, ABC):
@@ -74,8 +76,13 @@ class Basis(nn.Module, ABC):
         """How the native kernels can evaluate this basis themselves; ``None``: by ``forward``."""
         return None
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draws the basis's own parameters anew; most bases have none."""
+    @property
+    def sees_length(self) -> bool:
+        """Whether the parameters must suit the radius."""
+        return False
+
+    def reset_parameters(self, generator: torch.Generator | None = None, radius: float | None = None) -> None:
+        """Draws the basis's own parameters anew, where they depend on it for that radius; most have none."""
 
 
 class Gaussian(Basis):
@@ -296,7 +303,7 @@ class MLP(Basis):
 
     @property
     def sees_length(self) -> bool:
-        """Whether the map must suit the radius: it sees y - x, and nothing normalises what it gives."""
+        """The map sees y - x, and nothing normalises what it gives."""
         return not self.scaled and self.norm is None
 
     def reset_parameters(self, generator: torch.Generator | None = None, radius: float | None = None) -> None:
@@ -359,7 +366,7 @@ class MLPCorrelation(Basis):
         )
         self.reset_parameters(generator)
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, generator: torch.Generator | None = None, radius: float | None = None) -> None:
         """Draws the maps as ``nn.Linear`` does; the kernel points stay."""
         for linear in self.mlp:
             if isinstance(linear, nn.Linear):

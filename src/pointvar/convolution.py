@@ -87,7 +87,8 @@ class PointConvolution(nn.Module):
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        edges, weight = self._edges(hood), _autocast(self.weight)
+        edges = self._edges(hood)
+        weight = _autocast(edges.mixed(self.weight))
         training = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
         columns = hood.transposed() if training else (None, None, None)
         orders = hood.orders() if _native(hood) and features.nbytes > _CACHE else (None, None)
@@ -105,7 +106,7 @@ class PointConvolution(nn.Module):
             edges.constants,
         )
         if self.unit_response:
-            out = _divide(out, response)
+            out = _divide(out, edges.mixed(response.T).T)
         if self.bias is None:
             return out
         bias = self.bias.to(out.dtype)
@@ -127,7 +128,7 @@ class PointConvolution(nn.Module):
         The variance of the output is Z times that of the weights. The projection is never stored.
         """
         self._check(features, hood)
-        edges = self._edges(hood)
+        edges = self._edges(hood, mixing=False)
         return ops.second_moment(
             features,
             edges.values,
@@ -141,8 +142,10 @@ class PointConvolution(nn.Module):
             edges.constants,
         )
 
-    def _edges(self, hood: Neighborhood) -> _Edges:
-        """What the operators need to know of basis and estimator; geometry is never in low precision."""
+    def _edges(self, hood: Neighborhood, mixing: bool = True) -> _Edges:
+        """What the operators need to know of basis and estimator; geometry is never in low precision.
+
+        A basis that is a mixture of what the kernels know can be left to the caller to mix, or not."""
         with torch.autocast(hood.indices.device.type, enabled=False):
             offsets, radius = hood.relative_positions(), hood.edge_radius()
             q = self.estimator(hood)
@@ -153,11 +156,13 @@ class PointConvolution(nn.Module):
                 )
             if _native(hood):
                 known = self.basis.native(offsets, radius)
-                if known is not None:
+                if known is not None and (mixing or known.mixing is None):
                     parameters = known.parameters
                     if parameters is not None:
                         parameters = parameters.to(offsets.dtype)
-                    return _Edges(known.offsets, q, parameters, known.name, list(known.constants))
+                    return _Edges(
+                        known.offsets, q, parameters, known.name, list(known.constants), known.mixing
+                    )
             b = self.basis(offsets, radius)
         if b.shape != (hood.num_edges, self.basis.size):
             raise ValueError(
@@ -209,6 +214,14 @@ class _Edges(NamedTuple):
     parameters: Tensor | None = None
     basis: str = "values"
     constants: list[float] | None = None
+    mixing: Tensor | None = None
+
+    def mixed(self, rows: Tensor) -> Tensor:
+        """M R of rows ``[K, ...]``: of weights, since (phi M) W = phi (M W), or of projections."""
+        if self.mixing is None:
+            return rows
+        with torch.autocast(rows.device.type, enabled=False):
+            return (self.mixing.to(rows.dtype) @ rows.flatten(1)).view_as(rows)
 
 
 def _native(hood: Neighborhood) -> bool:

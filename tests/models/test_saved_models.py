@@ -25,6 +25,7 @@ NETWORKS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
             "head": 4,
             "radii": (0.3,),
             "unit_response": True,
+            "orthonormal": True,
         },
     ),
     "function": (pv.models.PlainNet, {"method": pv.MCConv, "channels": 4, "dim": 2}),

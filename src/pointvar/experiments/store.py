@@ -97,6 +97,8 @@ def fingerprint(config: Config) -> str:
         del content[name]
     for name in ("path", "scenes", "workers", "cache"):
         del content["data"][name]
+    if not content["model"]["orthonormal"]:
+        del content["model"]["orthonormal"]  # so that what was run before there was a choice still counts
     content["init"]["table"] = Path(content["init"]["table"]).stem
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pointvar.basis import MLP
 from pointvar.convolution import PointConvolution
 from pointvar.init.batches import Forward
 from pointvar.init.layers import Layer, Select, Target, channels_last, check_target, target_of
@@ -174,8 +173,8 @@ def data_dependent_init(
 def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Statistic, Tensor, None]:
     """A basis that sees offsets in their own unit is drawn anew for the radius it meets: N(0, 1 / D r^2)."""
     module = layer.module
-    if isinstance(module, PointConvolution) and isinstance(module.basis, MLP) and module.basis.sees_length:
-        if not module.basis.linear.weight.requires_grad:
+    if isinstance(module, PointConvolution) and module.basis.sees_length:
+        if not any(parameter.requires_grad for parameter in module.basis.parameters()):
             return
         radius = _checked(layer, (yield _mean_radius), "mean radius")
         module.basis.reset_parameters(generator, radius=radius)

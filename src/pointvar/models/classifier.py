@@ -40,6 +40,7 @@ class Classifier(nn.Module):
         head_dropout: before each linear layer of the head.
         slope: of the leaky ReLU.
         unit_response: of the convolutions.
+        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place; off in the paper's classifier.
         dim: D
         num_basis: K; default: the method's own.
@@ -66,6 +67,7 @@ class Classifier(nn.Module):
         slope: float = 0.2,
         unit_response: bool = False,
         *,
+        orthonormal: bool = False,
         bias: bool = False,
         dim: int = 3,
         num_basis: int | None = None,
@@ -75,7 +77,7 @@ class Classifier(nn.Module):
         if not channels or len(channels) != len(radii):
             raise ValueError(f"channels and radii need one entry per level, got {channels} and {radii}")
         self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
-        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
         head_norm = for_rows(norm if head_norm is None else head_norm)
 
         def before(size: int, norm: Norm, dropout: float) -> NormActivation:

@@ -18,6 +18,7 @@ from pointvar import methods
 from pointvar.convolution import PointConvolution
 from pointvar.geometry import Hierarchy
 from pointvar.nn.norm import Norm
+from pointvar.orthonormal import orthonormalise
 
 Part = str | nn.Module | Callable[..., Any]
 Method = str | Callable[..., PointConvolution] | tuple[Part, Part]
@@ -38,6 +39,7 @@ class Convolutions:
     dim: int = 3
     num_basis: int | None = None
     unit_response: bool = False
+    orthonormal: bool = False
     norm: Norm = "none"
     generator: torch.Generator | None = None
 
@@ -45,7 +47,19 @@ class Convolutions:
         self, in_channels: int, out_channels: int, radius: float | None = None, bias: bool = False
     ) -> PointConvolution:
         if isinstance(self.method, tuple):
-            return self._pair(in_channels, out_channels, bias)
+            conv = self._pair(in_channels, out_channels, bias)
+        else:
+            conv = self._whole(self.method, in_channels, out_channels, radius, bias)
+        return orthonormalise(conv) if self.orthonormal else conv
+
+    def _whole(
+        self,
+        method: str | Callable[..., PointConvolution],
+        in_channels: int,
+        out_channels: int,
+        radius: float | None,
+        bias: bool,
+    ) -> PointConvolution:
         options: dict[str, Any] = {
             "dim": self.dim,
             "bias": bias,
@@ -54,12 +68,12 @@ class Convolutions:
         }
         if self.num_basis is not None:
             options["num_basis"] = self.num_basis
-        named = _parameters(methods.METHODS.get(self.method) if isinstance(self.method, str) else self.method)
+        named = _parameters(methods.METHODS.get(method) if isinstance(method, str) else method)
         if named.get("radius", 0) is None:
             options["radius"] = radius
         if "batch_norm" in named and self.norm == "batch":
             options["batch_norm"] = True
-        return methods.resolve(self.method, in_channels, out_channels, **options)
+        return methods.resolve(method, in_channels, out_channels, **options)
 
     def _pair(self, in_channels: int, out_channels: int, bias: bool) -> PointConvolution:
         if not isinstance(self.method, tuple) or len(self.method) != 2:

@@ -31,6 +31,7 @@ class PlainNet(nn.Module):
         activation: a module; default: leaky ReLU of slope 0.2.
         norm: before each activation, see ``pointvar.nn.make_norm``.
         unit_response: of the convolutions.
+        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: of the convolutions.
         dropout: before each convolution but the first.
         radius: nominal receptive field, for methods that want to know it (PointConv).
@@ -53,6 +54,7 @@ class PlainNet(nn.Module):
         norm: Norm = "none",
         unit_response: bool = False,
         *,
+        orthonormal: bool = False,
         bias: bool = False,
         dropout: float = 0.0,
         radius: float | None = None,
@@ -63,7 +65,7 @@ class PlainNet(nn.Module):
         super().__init__()
         if depth < 1:
             raise ValueError(f"a network needs at least one convolution, got depth={depth}")
-        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
         sizes = [channels] * (depth + 1)
         sizes[0] = channels if in_channels is None else in_channels
         sizes[-1] = channels if out_channels is None else out_channels

@@ -44,6 +44,7 @@ class PointConvNet(nn.Module):
         head_dropout: before the last layer.
         slope: of the leaky ReLU; 0 makes it a ReLU.
         unit_response: of the convolutions.
+        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place.
         dim: D
         num_basis: K; default: the method's own.
@@ -70,6 +71,7 @@ class PointConvNet(nn.Module):
         slope: float = 0.0,
         unit_response: bool = False,
         *,
+        orthonormal: bool = False,
         bias: bool = True,
         dim: int = 3,
         num_basis: int | None = None,
@@ -85,7 +87,7 @@ class PointConvNet(nn.Module):
         self.neighbors, self.decoder_neighbors = neighbors, decoder_neighbors
         if any(len(widths) < 2 for widths in decoder):
             raise ValueError(f"a level of the decoder is a convolution and linear layers, got {decoder}")
-        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
         build = _Builder(make, norm, slope, bias)
         self.encoder = nn.ModuleList()
         sizes = [in_channels]
@@ -160,6 +162,7 @@ class PointConvClassifier(nn.Module):
         slope: float = 0.0,
         unit_response: bool = False,
         *,
+        orthonormal: bool = False,
         bias: bool = True,
         dim: int = 3,
         num_basis: int | None = None,
@@ -172,7 +175,7 @@ class PointConvClassifier(nn.Module):
                 f"{len(encoder)}, {len(radii)}, {len(counts)} and {len(neighbors)}"
             )
         self.counts, self.radii, self.neighbors = tuple(counts), tuple(radii), tuple(neighbors)
-        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
         build = _Builder(make, norm, slope, bias)
         self.encoder = nn.ModuleList()
         size = in_channels

@@ -41,6 +41,7 @@ class SegmentationUNet(nn.Module):
         dropout: before each layer but the first.
         slope: of the leaky ReLU.
         unit_response: of the convolutions.
+        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place.
         first_reach: of the convolution from the input to level 0; default: ``reach``.
         bandwidth: of the densities, in units of the radius of the level they are of.
@@ -68,6 +69,7 @@ class SegmentationUNet(nn.Module):
         slope: float = 0.2,
         unit_response: bool = False,
         *,
+        orthonormal: bool = False,
         bias: bool = True,
         first_reach: float | None = None,
         bandwidth: float | None = 0.5,
@@ -82,7 +84,7 @@ class SegmentationUNet(nn.Module):
         self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
         self.first_reach = reach if first_reach is None else first_reach
         self.bandwidth, self.checkpoint = bandwidth, checkpoint
-        make = Convolutions(method, dim, num_basis, unit_response, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
 
         def convolution(size: int, width: int, level: int, bias_after: bool = False) -> ConvolutionBlock:
             return ConvolutionBlock(before(size), make(size, width, reach * radii[level], bias_after))

@@ -94,6 +94,8 @@ class ModelConfig:
     """Normalisation in a classifier's head, where each cloud is one row; null: the same as norm."""
     unit_response: bool = False
     """Divides each convolution by its response to a constant feature."""
+    orthonormal: bool = False
+    """Mixes the functions of each basis so that they are orthonormal."""
     dropout: float | None = None
     """Before each convolution."""
     head_dropout: float | None = None
