@@ -50,8 +50,11 @@ def test_every_cell_is_a_training(name, preset, folder, tmp_path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_hold_on_to_one_recipe(name, folder, tmp_path):
-    """Columns differ in norm, initialisation, unit response, clipping and its rate, and in nothing else."""
-    free = {"model": ("norm", "head_norm", "unit_response", "method"), "init": ("method", "layers", "table")}
+    """Columns differ in norm, initialisation, unit response, orthonormal bases, clipping and rate alone."""
+    free = {
+        "model": ("norm", "head_norm", "unit_response", "orthonormal", "method"),
+        "init": ("method", "layers", "table"),
+    }
     for table in tables_of(name, Options(tmp_path, folder)):
         recipes = {}
         for cell in table.cells():

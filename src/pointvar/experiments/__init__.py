@@ -32,7 +32,6 @@ TABLES = {
     "init-time": "seconds that an initialisation takes",
     "table-norm-free": "all ten methods without normalisation of features, rates chosen on validation data",
     "table-epochs": "is a network without normalisation worse, or only slower",
-    "table-orthonormal": "all ten methods with their bases as published, and orthonormal",
     "table-depth": "plain networks of 10, 25 and 50 layers: what trains at all",
     "table-third-party": "networks of PyTorch Geometric as they come, and after variance_init",
     "table-transfer": "weights from tables of every other data set, against direct",

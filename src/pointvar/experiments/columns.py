@@ -13,6 +13,10 @@ PAPER_METHODS = ("PCCNN", "KPConvN", "MCConv", "PointConv", "SPHConv")
 
 STANDARD: Settings = {"init": {"method": "standard"}}
 DIRECT: Settings = {"init": {"method": "direct"}}
+CLOSED: Settings = {"init": {"method": "closed"}}
+UNIT: Settings = {"unit_response": True}
+AGC: Settings = {"optimizer": {"agc": 0.05}}
+ORTHONORMAL: Settings = {"orthonormal": True}
 COLUMNS: dict[str, Settings] = {
     "direct": DIRECT,
     "standard": STANDARD,
@@ -23,21 +27,20 @@ COLUMNS: dict[str, Settings] = {
     "BN": {**STANDARD, "model": {"norm": "batch"}},
     "BN, not in the head": {**STANDARD, "model": {"norm": "batch", "head_norm": "none"}},
     "direct + BN, not in the head": {**DIRECT, "model": {"norm": "batch", "head_norm": "none"}},
-    "direct + AGC": {**DIRECT, "optimizer": {"agc": 0.05}},
-    "unit + direct": {**DIRECT, "model": {"unit_response": True}},
-    "unit + direct + AGC": {**DIRECT, "model": {"unit_response": True}, "optimizer": {"agc": 0.05}},
-    "unit + closed form": {"init": {"method": "closed"}, "model": {"unit_response": True}},
-    "unit + closed form + AGC": {
-        "init": {"method": "closed"},
-        "model": {"unit_response": True},
-        "optimizer": {"agc": 0.05},
-    },
+    "direct + AGC": {**DIRECT, **AGC},
+    "unit + direct": {**DIRECT, "model": UNIT},
+    "unit + direct + AGC": {**DIRECT, "model": UNIT, **AGC},
+    "unit + closed form": {**CLOSED, "model": UNIT},
+    "unit + closed form + AGC": {**CLOSED, "model": UNIT, **AGC},
+    "orthonormal + unit + direct + AGC": {**DIRECT, "model": {**UNIT, **ORTHONORMAL}, **AGC},
+    "orthonormal + unit + closed form + AGC": {**CLOSED, "model": {**UNIT, **ORTHONORMAL}, **AGC},
+    "orthonormal + GN": {**STANDARD, "model": {"norm": "group", **ORTHONORMAL}},
     # The recipe of this name has a higher learning rate; in a table all columns have the same.
-    "norm-free": {**DIRECT, "model": {"unit_response": True}, "optimizer": {"agc": 0.05}},
+    "norm-free": {**DIRECT, "model": UNIT, **AGC},
     "as it comes": {"init": {"method": "none"}},
     "variance_init": {"init": {"method": "direct", "layers": "all"}},
-    "as it comes + AGC": {"init": {"method": "none"}, "optimizer": {"agc": 0.05}},
-    "variance_init + AGC": {"init": {"method": "direct", "layers": "all"}, "optimizer": {"agc": 0.05}},
+    "as it comes + AGC": {"init": {"method": "none"}, **AGC},
+    "variance_init + AGC": {"init": {"method": "direct", "layers": "all"}, **AGC},
 }
 """Name -> settings. "standard" is He's rule, Var[w] = 2 / (K C)."""
 
