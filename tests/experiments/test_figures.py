@@ -22,7 +22,10 @@ SMALL = {
 }
 WRITES = {
     "fig-basis": ("fig-basis", "fig-estimators"),
-    "fig-closed-form": ("fig-closed-form-synthetic-shapes",),
+    "fig-closed-form": (
+        "fig-closed-form-synthetic-shapes",
+        "fig-closed-form-synthetic-shapes-orthonormal",
+    ),
     "fig-depth": ("fig-depth-activations", "fig-depth-gradients"),
 }
 

@@ -18,7 +18,15 @@ Batch = tuple[Tensor, Neighborhood]
 Curve = list[float]
 
 
-def plain(method: str, depth: int, channels: int, batch: Batch, seed: int, unit: bool = False) -> PlainNet:
+def plain(
+    method: str,
+    depth: int,
+    channels: int,
+    batch: Batch,
+    seed: int,
+    unit: bool = False,
+    orthonormal: bool = False,
+) -> PlainNet:
     """A plain network for the features and the receptive field of a batch."""
     features, hood = batch
     return PlainNet(
@@ -27,6 +35,7 @@ def plain(method: str, depth: int, channels: int, batch: Batch, seed: int, unit:
         features.shape[1],
         method=method,
         unit_response=unit,
+        orthonormal=orthonormal,
         radius=float(hood.radius.mean()),
         generator=torch.Generator().manual_seed(seed),
     )
