@@ -40,8 +40,6 @@ class Orthonormal(Basis):
             are 0 everywhere, is not brought up.
     """
 
-    mixing: Tensor
-
     def __init__(self, inner: Basis, floor: float = 1e-3) -> None:
         super().__init__()
         if not isinstance(inner, Basis):
@@ -52,7 +50,8 @@ class Orthonormal(Basis):
             raise ValueError(f"floor must be in (0, 1], got {floor}")
         self.inner, self.floor = inner, floor
         self.size, self.dim = inner.size, inner.dim
-        self.register_buffer("mixing", torch.empty(inner.size, inner.size))
+        # A parameter, though it is not learned: it is drawn with the others, it is no running statistic.
+        self.mixing = nn.Parameter(torch.empty(inner.size, inner.size), requires_grad=False)
         self._mix()
 
     @property
