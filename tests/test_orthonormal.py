@@ -60,17 +60,29 @@ def test_wide_hats_come_to_be_told_apart():
     assert rank(pv.Orthonormal(wide)) > 12
 
 
+class Own(basis.Basis):
+    """Constants, by a class of one's own: no dimension, no native form, and nothing known of a radius."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self.size, self.values = len(values), torch.tensor(values)
+
+    def reset_parameters(self, generator=None):
+        self.values = self.values.flip(0)
+
+    def forward(self, offsets, radius):
+        return self.values.to(offsets).expand(len(offsets), -1)
+
+
 def test_functions_that_are_0_are_not_brought_up():
-    class Two(basis.Basis):
-        size, dim = 2, 3
-
-        def forward(self, offsets, radius):
-            return torch.stack([torch.ones_like(offsets[:, 0]), torch.zeros_like(offsets[:, 0])], 1)
-
-    b = pv.Orthonormal(Two(), floor=1e-2)
+    b = pv.Orthonormal(Own(1.0, 0.0), floor=1e-2)
     expected = torch.diag(torch.tensor([1.01**-0.5, 0.01**-0.5]))
     torch.testing.assert_close(b.mixing, expected, rtol=1e-5, atol=1e-6)
     assert b.native(torch.zeros(1, 3), torch.ones(1, 1)) is None
+    b.reset_parameters()
+    torch.testing.assert_close(b.mixing, expected.flip(0, 1), rtol=1e-5, atol=1e-6)
+    nothing = pv.Orthonormal(Own(0.0, 0.0))
+    assert torch.equal(nothing(torch.rand(4, 2), torch.ones(4, 1)), torch.zeros(4, 2))
 
 
 @pytest.mark.parametrize("q", ["Sum", "MonteCarlo"])

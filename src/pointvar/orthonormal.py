@@ -60,7 +60,7 @@ class Orthonormal(Basis):
 
     def reset_parameters(self, generator: torch.Generator | None = None, radius: float | None = None) -> None:
         """Draws the parameters of the inner basis anew, and mixes accordingly."""
-        self.inner.reset_parameters(generator, radius)
+        self.inner.reset_parameters(generator, **({} if radius is None else {"radius": radius}))
         self._mix(radius)
 
     @torch.no_grad()
@@ -70,7 +70,8 @@ class Orthonormal(Basis):
         basis = copy.deepcopy(self.inner).to("cpu", torch.float64)  # a copy: statistics of a norm stay
         values = basis(offsets, torch.full_like(offsets[:, :1], nominal))
         eigenvalues, vectors = torch.linalg.eigh(values.T @ values / len(values))
-        scale = (eigenvalues.clamp(min=0) + self.floor * eigenvalues[-1]).rsqrt()
+        largest = eigenvalues[-1] if eigenvalues[-1] > 0 else 1.0  # of a basis that is 0: it stays 0
+        scale = (eigenvalues.clamp(min=0) + self.floor * largest).rsqrt()
         root = vectors @ torch.diag(scale) @ vectors.T
         self.mixing.copy_((root + root.T) / 2)
 
