@@ -185,3 +185,9 @@ def test_bad_input():
         pv.Orthonormal(pv.Orthonormal(basis.Dot(3)))
     with pytest.raises(ValueError, match="floor must be in"):
         pv.Orthonormal(basis.Dot(3), floor=0)
+    with pytest.raises(ValueError, match=r"Own must give .* finite values"):
+        pv.Orthonormal(Own(1.0, math.nan))
+    with pytest.raises(TypeError, match="a layer or a network, got str"):
+        pv.orthonormalise("KPConvN")
+    with pytest.raises(ValueError, match="Linear has no PointConvolution"):
+        pv.orthonormalise(torch.nn.Linear(3, 3))

@@ -69,6 +69,11 @@ class Orthonormal(Basis):
         nominal = radius or getattr(self.inner, "radius", None) or 1.0
         basis = copy.deepcopy(self.inner).to("cpu", torch.float64)  # a copy: statistics of a norm stay
         values = basis(offsets, torch.full_like(offsets[:, :1], nominal))
+        if values.shape != (len(offsets), self.size) or not bool(values.isfinite().all()):
+            raise ValueError(
+                f"{type(self.inner).__name__} must give [E, K] = [{len(offsets)}, {self.size}] finite "
+                f"values, got shape {list(values.shape)}, {int((~values.isfinite()).sum())} values not finite"
+            )
         eigenvalues, vectors = torch.linalg.eigh(values.T @ values / len(values))
         largest = eigenvalues[-1] if eigenvalues[-1] > 0 else 1.0  # of a basis that is 0: it stays 0
         scale = (eigenvalues.clamp(min=0) + self.floor * largest).rsqrt()
@@ -96,7 +101,12 @@ def orthonormalise(module: M) -> M:
 
         conv = pv.orthonormalise(pv.KPConvN(64, 64))
     """
-    for conv in [m for m in module.modules() if isinstance(m, PointConvolution)]:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"orthonormalise takes a layer or a network, got {type(module).__name__}")
+    convolutions = [m for m in module.modules() if isinstance(m, PointConvolution)]
+    if not convolutions:
+        raise ValueError(f"{type(module).__name__} has no PointConvolution")
+    for conv in convolutions:
         if not isinstance(conv.basis, Orthonormal):
             conv.basis = Orthonormal(conv.basis).to(conv.weight)
             conv.method = f"orthonormal {conv.method}" if conv.method else None

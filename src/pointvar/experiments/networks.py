@@ -45,6 +45,7 @@ class PlainClassifier(_OneLevel):
             method=config.model.method,
             norm=config.model.norm,
             unit_response=config.model.unit_response,
+            orthonormal=config.model.orthonormal,
             radius=3 * radius,
             generator=generator,
         )
@@ -129,6 +130,7 @@ def pointconv_net(config: Config, data: Data, generator: torch.Generator, preset
         config.model.method,
         norm=config.model.norm,
         unit_response=config.model.unit_response,
+        orthonormal=config.model.orthonormal,
         generator=generator,
         **options,
     )
