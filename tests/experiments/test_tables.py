@@ -299,7 +299,7 @@ def test_columns_make_the_networks_they_name(tmp_path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_committed_results_are_of_the_recipes_as_they_are(name, folder):
-    """So that `make experiments` goes on from them: a new setting must not make what was run count no more."""
+    """`make experiments` goes on from them: a new setting must not make what was run count no more."""
     results = Path(__file__).parents[2] / "results"
     for table in tables_of(name, Options(results, folder)):
         store = Store(results / f"{table.name}.jsonl")
