@@ -37,6 +37,7 @@ COLUMNS: dict[str, Settings] = {
     "orthonormal + GN": {**STANDARD, "model": {"norm": "group", **ORTHONORMAL}},
     # The recipe of this name has a higher learning rate; in a table all columns have the same.
     "norm-free": {**DIRECT, "model": UNIT, **AGC},
+    "orthonormal + norm-free": {**DIRECT, "model": {**UNIT, **ORTHONORMAL}, **AGC},
     "as it comes": {"init": {"method": "none"}},
     "variance_init": {"init": {"method": "direct", "layers": "all"}},
     "as it comes + AGC": {"init": {"method": "none"}, **AGC},
@@ -49,4 +50,6 @@ REPEATED = ("MCConv", "KPConvN", "SPHConv")
 
 ADDED = ("BN, not in the head", "LSUV", "norm-free")
 """Columns that go beyond the paper's in every table of a classifier; a U-Net has no head."""
+ORTHONORMAL_NORM_FREE = "orthonormal + norm-free"
+"""One more, where the question is whether orthonormal bases make up for batch norm."""
 ADDED_UNET = ("LSUV", "norm-free")

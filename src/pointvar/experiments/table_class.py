@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pointvar.experiments.claims import Claim, numbers
-from pointvar.experiments.columns import ADDED, PAPER_METHODS
+from pointvar.experiments.columns import ADDED, ORTHONORMAL_NORM_FREE, PAPER_METHODS
 from pointvar.experiments.grid import Table, repeated
 from pointvar.experiments.options import Options
 from pointvar.experiments.scenarios import many_classes
@@ -31,6 +31,12 @@ CLAIMS = [
         factor=2,
         most=True,
     ),
+    Claim(
+        "with orthonormal bases, no norm is within 2 points of batch norm",
+        {"column": ORTHONORMAL_NORM_FREE},
+        {"column": "BN"},
+        margin=-0.02,
+    ),
 ]
 
 
@@ -42,7 +48,7 @@ def tables(options: Options) -> Iterator[Table]:
         {
             "batch": (16,),
             "method": PAPER_METHODS,
-            "column": ("BN", "standard", "direct", "transfer", *ADDED),
+            "column": ("BN", "standard", "direct", "transfer", *ADDED, ORTHONORMAL_NORM_FREE),
         },
         SEEDS,
         repeat=repeated(options),

@@ -182,9 +182,12 @@ def _row(conv: PointConvolution, name: str, table: Table) -> str:
     """The row of the table that serves a layer, or an error that says what is missing."""
     row = f"{conv.method} unit" if conv.unit_response else str(conv.method)
     if row not in table.z:
+        advice = "make one with `pointvar tables`, or use variance_init"
+        if conv.method not in METHODS:  # orthonormal, or a pair of one's own
+            advice = "tables are of published methods; use variance_init, or closed_form_init"
         raise ValueError(
             f"{name} is {row!r}, which table {table.name!r} does not have (it has {', '.join(table.z)}): "
-            "make one with `pointvar tables`, or use variance_init"
+            f"{advice}"
         )
     if conv.basis.size != table.num_basis[row]:
         raise ValueError(
