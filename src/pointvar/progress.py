@@ -14,22 +14,34 @@ def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[
     """Goes through items and shows how far it has come: a live bar on a terminal, else a line per tenth."""
     if total is None and isinstance(items, Sized):
         total = len(items)
-    begin, shown = time.monotonic(), -1
-    live = sys.stderr.isatty()
+    if not total:
+        yield from items
+        return
+    live, begin, shown = sys.stderr.isatty(), time.monotonic(), -1
+    if live:
+        _draw(label, 0, total, 0.0)  # the first item may take minutes
     for done, item in enumerate(items, 1):
         yield item
-        if not total:
-            continue
         elapsed = time.monotonic() - begin
-        left = elapsed / done * (total - done)
         if live:
-            bar = "#" * (20 * done // total)
-            end = "\n" if done == total else ""
-            text = f"\r{label} [{bar:<20}] {done}/{total}, {span(elapsed)} so far, {span(left)} left   {end}"
-            print(text, end="", file=sys.stderr, flush=True)
+            _draw(label, done, total, elapsed)
         elif 10 * done // total > shown:
             shown = 10 * done // total
-            print(f"{label}: {done}/{total}, {span(elapsed)} so far, {span(left)} left", file=sys.stderr)
+            print(f"{label}: {_state(done, total, elapsed)}", file=sys.stderr)
+
+
+def _draw(label: str, done: int, total: int, elapsed: float) -> None:
+    bar, end = "#" * (20 * done // total), "\n" if done == total else ""
+    text = f"\r{label} [{bar:<20}] {_state(done, total, elapsed)}   {end}"
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def _state(done: int, total: int, elapsed: float) -> str:
+    """How far; the time left only when there is something to judge it by."""
+    state = f"{done}/{total}"
+    if elapsed >= 1:
+        state += f", {span(elapsed)} so far, {span(elapsed / max(done, 1) * (total - done))} left"
+    return state
 
 
 def span(seconds: float) -> str:
