@@ -230,11 +230,11 @@ def test_the_paper_s_numbers_stand_beside_ours(tmp_path):
 class Tags(HTMLParser):
     def __init__(self, text):
         super().__init__()
-        self.tags, self.texts = set(), []
+        self.tags, self.texts = [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
+        self.tags.append(tag)
 
     def handle_data(self, data):
         self.texts.append(data)
@@ -245,8 +245,8 @@ def test_texts_are_escaped():
     claims = [Claim(evil, {"column": "direct"}, {"column": "BN"})]
     report = make_report(table(None, claims=claims, notes=[evil]), [], 0)
     page = Tags(report.html())
-    assert "script" not in page.tags
-    assert {"table", "h1", "li"} <= page.tags
+    assert page.tags.count("script") == 2  # the page's own
+    assert {"table", "h1", "li"} <= set(page.tags)
     assert evil in page.texts
     assert "<script>" not in report.markdown()
 

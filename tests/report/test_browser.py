@@ -252,3 +252,20 @@ def test_the_theme_follows_the_system_and_the_button(window, page, dark):
     assert (window.run(brightness) < 60) != dark
     window.click("#theme")
     assert window.run(brightness) == before
+
+
+@pytest.mark.parametrize(("width", "beside"), [(1500, True), (900, False)], ids=["wide", "narrow"])
+def test_long_contents_stand_at_the_side_where_there_is_room(window, tmp_path, width, beside):
+    report = Report("many")
+    for number in range(40):
+        report.section(f"section {number}")
+        report.text("some words\n\n" * 12)
+    window.open(report.save(tmp_path / "many.html"), width)
+    edges = "return ['nav', 'main'].map((s) => document.querySelector(s).getBoundingClientRect())"
+    contents, text = window.run(edges)
+    assert (contents["right"] <= text["left"]) is beside
+    assert (contents["bottom"] <= text["top"]) is not beside
+    window.run("document.querySelector('#s38').scrollIntoView()")
+    window.settle()
+    here = "return document.querySelector('nav a.here').textContent"
+    assert window.run(here) == "section 37"

@@ -156,16 +156,17 @@ def test_a_grid_of_runs_is_averaged_over_its_seeds(tmp_path):
     old = {**records[0], "result": {**records[0]["result"], "accuracy": 0.0}}
     text = "".join(json.dumps(record) + "\n" for record in [old, *records])
     (tmp_path / "table-class.jsonl").write_text(text + '{"cell": {"meth')
-    (tmp_path / "table-class.md").write_text("| the table |")
+    (tmp_path / "table-class.md").write_text("| method | BN |\n|---|---:|\n| MCConv | 62.5 ± 17.7 |\n")
     (tmp_path / "table-class.html").write_text("<p>the table")
+    (tmp_path / "table-class.lock").touch()
     page = read(tmp_path)
-    assert page.count("table") == 2
-    assert page.count("tr") == 3 + 5
+    assert page.count("table") == 1 + 2
+    assert page.count("tr") == 2 + 3 + 5
     assert page.words.count("0.6250") == 2  # (0.5 + 0.75) / 2
     assert page.words.count("0.1768") == 2  # |0.75 - 0.5| / sqrt(2)
     assert page.count("svg", "spark") == 4
     assert "2:00 min" in page.words
-    assert "| the table |" in page.words
+    assert page.words.index("62.5 ± 17.7") < page.words.index("Mean over the seeds")
     assert "Not shown" not in page.words
 
 

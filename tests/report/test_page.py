@@ -110,6 +110,7 @@ def test_what_is_written_stays_text(tmp_path):
     report.section("another")
     report.heading(EVIL)
     report.text(EVIL)
+    report.items([EVIL])
     report.facts({EVIL: EVIL})
     report.code(EVIL, EVIL)
     report.table([{EVIL: EVIL, "list": [EVIL], "dict": {EVIL: EVIL}}], title=EVIL)

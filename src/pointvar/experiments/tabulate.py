@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from pointvar.experiments.claims import Group, Summary, as_summaries, summarise
@@ -12,6 +11,8 @@ from pointvar.experiments.columns import COLUMNS
 from pointvar.experiments.grid import Cell, Table
 from pointvar.experiments.store import Store
 from pointvar.progress import span
+from pointvar.report import Report as Page
+from pointvar.report.markdown import show_markdown
 from pointvar.train import Config
 
 MARK = "-"
@@ -47,33 +48,9 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def html(self) -> str:
-        parts = [f"<h1>{escape(self.title)}</h1>"]
-        for block in self.blocks:
-            header, *rows = [[escape(text) for text in line] for line in block.lines]
-            parts += [f"<h2>{escape(block.title)}</h2>"] * bool(block.title)
-            parts.append("<table>\n<tr>" + "".join(f"<th>{text}</th>" for text in header) + "</tr>")
-            for name, *texts in rows:
-                parts.append(f"<tr><th>{name}</th>" + "".join(f"<td>{text}</td>" for text in texts) + "</tr>")
-            parts.append("</table>")
-        parts += ["<ul>", *(f"<li>{escape(line)}</li>" for line in self.caption), "</ul>"]
-        return _PAGE.format(title=escape(self.title), body="\n".join(parts))
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; }}
-table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
-th, td {{ padding: 0.2em 0.7em; text-align: right; border-bottom: 1px solid #8886; white-space: nowrap; }}
-th:first-child {{ text-align: left; }}
-:root {{ color-scheme: light dark; }}
-</style>
-{body}
-</html>
-"""
+        page = Page(self.title)
+        show_markdown(page, self.markdown())
+        return page.html()
 
 
 def _plain(text: str) -> str:

@@ -28,7 +28,8 @@ def show_cells(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
         facts |= records[-1].get(part) or {}
     dates = sorted(record["date"] for record in records if record.get("date"))
     if dates:
-        facts |= {"first": dates[0], "last": dates[-1]}
+        first, last = (date[:16].replace("T", " ") for date in (dates[0], dates[-1]))
+        facts |= {"first": first, "last": last}
     report.facts(facts)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
@@ -47,7 +48,8 @@ def _mean(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         known = [float(result[key]) for result in results if is_number(result.get(key))]
         if known:
             row[name] = fmean(known)
-            row[f"{name}, ±"] = stdev(known) if len(known) > 1 else None
+        if len(known) > 1:
+            row[f"{name}, ±"] = stdev(known)
     row["diverged"] = sum(bool(result.get("diverged")) for result in results)
     return row
 

@@ -29,7 +29,9 @@
       if (link === here) return;
       here?.classList.remove("here");
       link.classList.add("here");
-      link.parentElement.scrollTo({ left: link.offsetLeft - 40, behavior: here ? "smooth" : "instant" });
+      const list = link.parentElement;
+      const [left, top] = [link.offsetLeft - 40, link.offsetTop - list.clientHeight / 2];
+      list.scrollTo({ left, top, behavior: here ? "smooth" : "instant" });
       here = link;
     };
     addEventListener("scroll", follow, { passive: true });

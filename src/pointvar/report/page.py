@@ -23,6 +23,15 @@ IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
+class Quantity(str):
+    """Text that begins with a number, such as "61.2 ± 0.3": it is aligned and sorted as that number."""
+
+    @property
+    def number(self) -> str:
+        found = re.match(r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?", self.replace(",", ""))
+        return found[0].replace(MINUS, "-") if found else ""
+
+
 class Report:
     """A page that is filled from top to bottom, and saved as one file.
 
@@ -58,6 +67,10 @@ class Report:
         style = f' class="notice {kind}"' if kind else ""
         paragraphs = [p.strip() for p in re.split(r"\n\s*\n", text) if p.strip()]
         self._parts += [f"<p{style}>{escape(paragraph)}</p>" for paragraph in paragraphs]
+
+    def items(self, items: Sequence[str]) -> None:
+        """A list."""
+        self._parts.append(f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>")
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Names and what they are, such as the settings of a run."""
@@ -230,7 +243,8 @@ class Report:
         made = f"pointvar {__version__}, {datetime.now():%-d %B %Y, %H:%M}"
         subtitle = f'<p class="subtitle">{escape(self.subtitle)}</p>' if self.subtitle else ""
         links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title in self._sections)
-        contents = f'<nav aria-label="Contents">{links}</nav>' if len(self._sections) > 1 else ""
+        kind = ' class="many"' if len(self._sections) > 8 else ""
+        contents = f'<nav{kind} aria-label="Contents">{links}</nav>' if len(self._sections) > 1 else ""
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -278,7 +292,7 @@ def _is_curve(value: Any) -> bool:
 def _column_format(values: Sequence[Any]) -> str | None:
     """The format of a column of numbers, with their points below each other; None: the column has text."""
     known = [v for v in values if v is not None]
-    if not known or not all(is_number(v) or _is_curve(v) for v in known):
+    if not known or not all(is_number(v) or _is_curve(v) or isinstance(v, Quantity) for v in known):
         return None
     numbers = [abs(v) for v in known if isinstance(v, float) and math.isfinite(v) and v]
     if not numbers or max(numbers) >= 1e6:
@@ -294,7 +308,9 @@ def _table_cell(value: Any, style: str | None) -> str:
         key = f' data-key="{value!r}"'
     else:
         text, key = _cell(value), ""
-        if _is_curve(value):
+        if isinstance(value, Quantity):
+            key = f' data-key="{value.number}"'
+        elif _is_curve(value):
             key = f' data-key="{next((v for v in reversed(value) if v is not None), "")}"'
     name = (
         " class=n"

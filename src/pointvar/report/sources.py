@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from pointvar.data.files import FORMATS, read_points
 from pointvar.experiments import EXPERIMENTS
+from pointvar.report.markdown import show_markdown
 from pointvar.report.numbers import show_json, show_rows
 from pointvar.report.page import IMAGES, Report
 from pointvar.report.read import read_classes, read_csv, read_json, read_lines
@@ -75,13 +76,13 @@ class _Group:
         pictures = {path.suffix.lower(): path for path in self.files if path.suffix.lower() in IMAGES}
         if pictures:
             report.image(next(pictures[suffix] for suffix in IMAGES if suffix in pictures))
-        for path in self.files:
+        for path in sorted(self.files, key=lambda path: path.suffix.lower() != ".md"):
             if path.suffix.lower() in TABLES and not _is_text_cloud(path):
                 _show_table(report, path)
             elif path.suffix.lower() in CLOUDS or _is_text_cloud(path):
                 _show_cloud(report, path)
             elif path.suffix.lower() == ".md":
-                report.code(path.read_text(encoding="utf-8"), path.name)
+                show_markdown(report, path.read_text(encoding="utf-8"))
 
 
 def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list[Path]) -> None:
@@ -96,9 +97,7 @@ def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list
             _search(path, runs, groups, left_out)
         elif _is_known(path):
             by_name.setdefault(path.stem, []).append(path)
-        elif path.name != "classes.txt" and not (
-            path.suffix == ".html" and path.with_suffix(".md").is_file()
-        ):
+        elif not _is_told_otherwise(path):
             left_out.append(path)
     groups += [
         _Group(f"{folder.name}: {name}" if inside_run else name, files) for name, files in by_name.items()
@@ -107,6 +106,12 @@ def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list
 
 def _is_known(path: Path) -> bool:
     return path.suffix.lower() in TABLES | CLOUDS | set(IMAGES) | {".md"}
+
+
+def _is_told_otherwise(path: Path) -> bool:
+    """Names of classes, the page of a Markdown file, and what keeps two processes from the same cells."""
+    beside = {".html": ".md", ".lock": ".jsonl"}.get(path.suffix)
+    return path.name == "classes.txt" or (beside is not None and path.with_suffix(beside).is_file())
 
 
 def _common(path: Path, paths: Sequence[Path]) -> str:
