@@ -301,7 +301,7 @@ def test_columns_make_the_networks_they_name(tmp_path):
 def test_committed_results_are_of_the_recipes_as_they_are(name, folder):
     """`make experiments` goes on from them: a new setting must not make what was run count no more."""
     results = Path(__file__).parents[2] / "results"
-    for table in tables_of(name, Options(results, folder)):
+    for table in tables_of(name, Options(results, folder, report=True)):
         store = Store(results / f"{table.name}.jsonl")
         same, changed = store.done(table)
         assert changed == 0
