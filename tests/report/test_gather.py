@@ -170,6 +170,13 @@ def test_a_grid_of_runs_is_averaged_over_its_seeds(tmp_path):
     assert "Not shown" not in page.words
 
 
+def test_what_a_folder_says_of_itself_comes_first(tmp_path):
+    (tmp_path / "a.csv").write_text("name,value\nx,1\n")
+    (tmp_path / "README.md").write_text("# What this is\n")
+    words = read(tmp_path).words
+    assert words.index("What this is") < words.index("value")
+
+
 def test_a_csv_of_epochs_is_drawn(tmp_path):
     (tmp_path / "log.csv").write_text("epoch,loss,name\n1,3.5,a\n2,2.5,b\n3,,c\n")
     page = read(tmp_path / "log.csv")

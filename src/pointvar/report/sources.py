@@ -90,7 +90,7 @@ def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list
     if inside_run:
         runs.append(folder)
     by_name: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir(), key=lambda path: (path.stem.lower() != "readme", path)):
         if path.name.startswith(".") or (inside_run and path.name in IN_A_RUN):
             continue
         if path.is_dir():
