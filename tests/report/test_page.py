@@ -141,6 +141,15 @@ def test_nothing_is_asked_of_the_network(page):
     assert policy.startswith("default-src 'none'")
 
 
+def test_facts_that_are_lists_are_written_out():
+    report = Report("page")
+    report.facts({"channels": [16, 32, 64], "radii": torch.tensor([0.5, 1.0]), "none": []})
+    page = read(report)
+    assert "16, 32, 64" in page.words
+    assert "0.5, 1" in page.words
+    assert page.count("svg") == 0
+
+
 def test_numbers_of_a_column_are_aligned():
     report = Report("t")
     report.table(

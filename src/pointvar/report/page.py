@@ -73,11 +73,13 @@ class Report:
         self._parts.append(f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>")
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        """Names and what they are, such as the settings of a run."""
-        items = (
-            f"<div><dt>{escape(str(k))}</dt><dd>{_cell(_unwrapped(v))}</dd></div>" for k, v in facts.items()
-        )
-        self._parts.append(f'<dl class="facts">{"".join(items)}</dl>')
+        """Names and what they are, such as the settings of a run. Lists are written out, not drawn."""
+        items = ""
+        for name, fact in facts.items():
+            value = _unwrapped(fact)
+            texts = map(_cell, value) if isinstance(value, (list, tuple)) else [_cell(value)]
+            items += f"<div><dt>{escape(str(name))}</dt><dd>{', '.join(texts)}</dd></div>"
+        self._parts.append(f'<dl class="facts">{items}</dl>')
 
     def code(self, text: str, title: str) -> None:
         """Text as it stands, such as a configuration, folded away under its title."""
