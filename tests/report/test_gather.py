@@ -228,6 +228,7 @@ def test_what_is_unknown_in_a_folder_is_listed(tmp_path):
         ("bad.jsonl", '{"a": 1}\n[1]\n', "line 2: expected an object"),
         ("worse.jsonl", '{"a": 1}\n{"a"\n', "line 2: not JSON"),
         ("bad.ply", "x", "bad.ply: cannot be read"),
+        ("bad.md", b"\xff\xfe", "bad.md: not text"),
         ("folder/x.bin", "x", "nothing to report"),
         ("run/config.yaml", "a: [", "config.yaml: not YAML"),
         ("run/config.yaml", "words", "expected names and values"),
@@ -237,7 +238,7 @@ def test_what_cannot_be_shown_ends_in_one_line(tmp_path, capsys, name, content, 
     path = tmp_path / name
     if content is not None:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     given = path if path.parent == tmp_path else path.parent
     assert main(["report", str(given), "--output", str(tmp_path / "out.html")]) == 2
     assert message in capsys.readouterr().err.splitlines()[0]

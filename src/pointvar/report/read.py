@@ -10,13 +10,13 @@ from typing import Any
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file."""
-    return _parsed(path, _text(path))
+    return _parsed(path, read_text(path))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a file of JSON lines; a last one without its end is still being written, and left out."""
     rows = []
-    for number, line in enumerate(_text(path).splitlines(keepends=True), 1):
+    for number, line in enumerate(read_text(path).splitlines(keepends=True), 1):
         if line.strip():
             try:
                 row = _parsed(f"{path}, line {number}", line)
@@ -32,7 +32,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
     """The rows of a CSV file with a header; what looks like a number is one."""
-    rows = csv.DictReader(_text(path).splitlines())
+    rows = csv.DictReader(read_text(path).splitlines())
     return [{str(name): _value(text) for name, text in row.items()} for row in rows]
 
 
@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except ImportError as error:
         raise ImportError("reports on runs need PyYAML: pip install 'pointvar[report]'") from error
     try:
-        content = yaml.safe_load(_text(path))
+        content = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not YAML: {error}") from error
     if not isinstance(content, dict):
@@ -53,14 +53,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def read_classes(path: Path) -> list[str]:
     """Names of classes, one per line, with their numbers (from 0) or without."""
-    lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
+    lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     pairs = [line.split(maxsplit=1) for line in lines]
     if all(len(pair) == 2 and pair[0] == str(number) for number, pair in enumerate(pairs)):
         return [name for _, name in pairs]
     return lines
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The content of a text file."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

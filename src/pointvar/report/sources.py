@@ -12,7 +12,7 @@ from pointvar.experiments import EXPERIMENTS
 from pointvar.report.markdown import show_markdown
 from pointvar.report.numbers import show_json, show_rows
 from pointvar.report.page import IMAGES, Report
-from pointvar.report.read import read_classes, read_csv, read_json, read_lines
+from pointvar.report.read import read_classes, read_csv, read_json, read_lines, read_text
 from pointvar.report.runs import IN_A_RUN, Run, compare, is_run, show_run
 
 TABLES = {".json", ".jsonl", ".csv"}
@@ -82,7 +82,7 @@ class _Group:
             elif path.suffix.lower() in CLOUDS or _is_text_cloud(path):
                 _show_cloud(report, path)
             elif path.suffix.lower() == ".md":
-                show_markdown(report, path.read_text(encoding="utf-8"))
+                show_markdown(report, read_text(path))
 
 
 def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list[Path]) -> None:
@@ -97,7 +97,7 @@ def _search(folder: Path, runs: list[Path], groups: list[_Group], left_out: list
             _search(path, runs, groups, left_out)
         elif _is_known(path):
             by_name.setdefault(path.stem, []).append(path)
-        elif not _is_told_otherwise(path):
+        elif not _is_told_elsewhere(path):
             left_out.append(path)
     groups += [
         _Group(f"{folder.name}: {name}" if inside_run else name, files) for name, files in by_name.items()
@@ -108,7 +108,7 @@ def _is_known(path: Path) -> bool:
     return path.suffix.lower() in TABLES | CLOUDS | set(IMAGES) | {".md"}
 
 
-def _is_told_otherwise(path: Path) -> bool:
+def _is_told_elsewhere(path: Path) -> bool:
     """Names of classes, the page of a Markdown file, and what keeps two processes from the same cells."""
     beside = {".html": ".md", ".lock": ".jsonl"}.get(path.suffix)
     return path.name == "classes.txt" or (beside is not None and path.with_suffix(beside).is_file())
