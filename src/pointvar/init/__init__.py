@@ -3,10 +3,9 @@
 from pointvar.init.baselines import authors_init, channel_init, standard_init, xavier_init
 from pointvar.init.closed_form import activation_moment, closed_form_init
 from pointvar.init.direct import data_dependent_init, lsuv_init, variance_init
-from pointvar.init.layers import find_layers
-from pointvar.init.registry import register_layer
 from pointvar.init.report import InitReport, LayerInit
 from pointvar.init.transfer import Table, compute_table, tables, transfer_init
+from pointvar.layers import find_layers, register_layer
 
 __all__ = [
     "InitReport",

@@ -1,8 +1,8 @@
 """Networks: the paper's classifier and U-Net, PointConv's own, and a plain one of any depth."""
 
 from pointvar.models.classifier import Classifier
+from pointvar.models.convolutions import Method
 from pointvar.models.files import load, read_notes, save
-from pointvar.models.layers import Method
 from pointvar.models.plain import PlainNet
 from pointvar.models.pointconv import PointConvClassifier, PointConvNet
 from pointvar.models.presets import PRESETS, preset

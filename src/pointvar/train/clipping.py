@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from pointvar.init.layers import find_layers
+from pointvar.layers import find_layers
 
 
 class AdaptiveClipping:

@@ -22,7 +22,7 @@ from torch import nn
 import pointvar
 from pointvar.data import CropSampler, SphereCrops, class_weights, count_labels
 from pointvar.data.crops import Place
-from pointvar.init.walk import restored
+from pointvar.layers import restored
 from pointvar.models import save
 from pointvar.models.files import can_save
 from pointvar.train.build import build_model
