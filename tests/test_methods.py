@@ -28,13 +28,23 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+OWN = {  # what a method takes beside what all take, and its default
+    **{name: {"bandwidth": 0.2} for name in ("PCCNN", "KPConvN", "MCConv")},
+    "SPHConv": {"radial": 1, "authors_azimuth": False},
+    "PointConv": {"radius": None, "batch_norm": False, "bandwidth": 0.2},
+}
+
+
 def test_all_are_there():
-    assert set(methods.METHODS) == set(PAIRS)
+    assert list(methods.METHODS) == list(PAIRS)
     for name, make in methods.METHODS.items():
-        assert getattr(pv, name) is make is getattr(methods, name)
-        assert list(inspect.signature(make).parameters)[:6] == [
-            *("in_channels", "out_channels", "num_basis", "dim", "bias", "unit_response")
-        ]
+        assert getattr(pv, name) is make is getattr(methods, name) is pickle.loads(pickle.dumps(make))
+        size = None if name == "FlexConv" else 16
+        shared = {"num_basis": size, "dim": 3, "bias": True, "unit_response": False}
+        first, second, *options = inspect.signature(make).parameters.values()
+        assert (first.name, second.name) == ("in_channels", "out_channels")
+        expected = {**shared, **OWN.get(name, {}), "generator": None}
+        assert [(option.name, option.default) for option in options] == list(expected.items())
         assert "https://arxiv.org/abs/" in make.__doc__
         assert name in pv.basis.__doc__
 
@@ -57,6 +67,16 @@ def test_pair(name):
 def test_a_generator_fixes_everything(name):
     one, same = (methods.METHODS[name](3, 4, generator=seeded()).state_dict() for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one.values(), same.values(), strict=True))
+
+
+def test_numbers_are_drawn_for_basis_estimator_and_weights_in_this_order():
+    """So that a seed means the same layer in every version."""
+    conv, generator = methods.PointConv(3, 4, radius=0.3, generator=seeded()), seeded()
+    basis = pv.basis.MLP(16, 3, 0.0, scaled=False, radius=0.3, generator=generator)
+    twin = pv.PointConvolution(
+        3, 4, basis, pv.estimator.LearnedDensity(0.2, generator=generator), generator=generator
+    )
+    assert all(torch.equal(a, b) for a, b in zip(conv.parameters(), twin.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -106,6 +126,27 @@ def test_spherical_bins_are_split_evenly():
     assert methods.SPHConv(1, 1, authors_azimuth=True).basis.authors_azimuth
     with pytest.raises(ValueError, match=r"16 bins are not 1 \+ 2 shells of equal bins in 3D"):
         methods.SPHConv(1, 1, radial=2)
+
+
+def test_arguments_by_place_and_by_name():
+    conv = methods.KPConvN(3, 4, 9, 2, False, True, 0.4, seeded())
+    same = methods.KPConvN(
+        out_channels=4,
+        in_channels=3,
+        generator=seeded(),
+        bandwidth=0.4,
+        unit_response=True,
+        bias=False,
+        dim=2,
+        num_basis=9,
+    )
+    assert repr(conv) == repr(same)
+    assert torch.equal(conv.weight, same.weight)
+    assert (conv.basis.size, conv.basis.dim, conv.estimator.bandwidth) == (9, 2, 0.4)
+    with pytest.raises(TypeError, match=r"KPConvN\(\) got an unexpected keyword argument 'bandwith'"):
+        methods.KPConvN(3, 4, bandwith=0.4)
+    with pytest.raises(TypeError, match=r"KPConv\(\) missing a required argument: 'out_channels'"):
+        methods.KPConv(3)
 
 
 def test_flexconv_has_no_choice():

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pointvar import kernel_points
+from pointvar.ops import Native
 
 __all__ = [
     "MLP",
@@ -41,17 +42,6 @@ __all__ = [
     "NearestPoint",
     "SphericalBins",
 ]
-
-
-class Native(NamedTuple):
-    """A basis that the native kernels know: its name there, what it sees, and its numbers."""
-
-    name: str
-    offsets: Tensor
-    parameters: Tensor | None = None
-    constants: tuple[float, ...] = ()
-    mixing: Tensor | None = None
-    """``[K, K]``, symmetric: the basis is this times what the kernels know."""
 
 
 class Basis(nn.Module, ABC):
@@ -85,7 +75,29 @@ class Basis(nn.Module, ABC):
         """Draws the basis's own parameters anew, where they depend on it for that radius; most have none."""
 
 
-class Gaussian(Basis):
+class _AroundPoints(Basis):
+    """Functions of the distances to kernel points, which stay where they are."""
+
+    points: Tensor
+
+    def __init__(
+        self, num_basis: int, dim: int, points: Tensor | None, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
+        self.register_buffer("points", _kernel(points))
+        self.size, self.dim = self.points.shape
+        self.spacing = kernel_points.spacing(points)
+
+    def distance(self, offsets: Tensor) -> Tensor:
+        """``[E, K]``; exact, and with a gradient of 0 where a distance is 0."""
+        return torch.cdist(offsets, self.points, compute_mode="donot_use_mm_for_euclid_dist")
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, dim={self.dim}"
+
+
+class Gaussian(_AroundPoints):
     r"""A Gaussian around each kernel point, :math:`b_i(\tau) = \exp(-\|p_i - \tau\|^2 / 2 \sigma^2)`.
 
     Args:
@@ -96,8 +108,6 @@ class Gaussian(Basis):
         generator: fixes the orientation of the points; default: torch's global generator.
     """
 
-    points: Tensor
-
     def __init__(
         self,
         num_basis: int = 16,
@@ -106,34 +116,26 @@ class Gaussian(Basis):
         points: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
-        self.register_buffer("points", _kernel(points))
-        self.size, self.dim = self.points.shape
-        self.sigma = 0.4 * kernel_points.spacing(points) if sigma is None else float(sigma)
+        super().__init__(num_basis, dim, points, generator)
+        self.sigma = 0.4 * self.spacing if sigma is None else float(sigma)
 
     def native(self, offsets: Tensor, radius: Tensor) -> Native:
         return Native("gaussian", offsets, self.points.flatten(), (self.sigma,))
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
-        return torch.exp(-0.5 * (_distance(offsets, self.points) / self.sigma).square())
+        return torch.exp(-0.5 * (self.distance(offsets) / self.sigma).square())
 
     def extra_repr(self) -> str:
         return f"{self.size}, dim={self.dim}, sigma={self.sigma:.4g}"
 
 
-class LinearCorrelation(Basis):
+class LinearCorrelation(_AroundPoints):
     r"""A hat around each kernel point, :math:`b_i(\tau) = \max(1 - \|p_i - \tau\| / s, 0)`.
 
     Args:
-        num_basis: K
-        dim: D
         width: s, in units of the receptive field; default: the points' spacing.
-        points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
-        generator: fixes the orientation of the points; default: torch's global generator.
+        num_basis, dim, points, generator: as in ``Gaussian``.
     """
-
-    points: Tensor
 
     def __init__(
         self,
@@ -143,23 +145,20 @@ class LinearCorrelation(Basis):
         points: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
-        self.register_buffer("points", _kernel(points))
-        self.size, self.dim = self.points.shape
-        self.width = kernel_points.spacing(points) if width is None else float(width)
+        super().__init__(num_basis, dim, points, generator)
+        self.width = self.spacing if width is None else float(width)
 
     def native(self, offsets: Tensor, radius: Tensor) -> Native:
         return Native("linear", offsets, self.points.flatten(), (self.width,))
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
-        return functional.relu(1 - _distance(offsets, self.points) / self.width)
+        return functional.relu(1 - self.distance(offsets) / self.width)
 
     def extra_repr(self) -> str:
         return f"{self.size}, dim={self.dim}, width={self.width:.4g}"
 
 
-class NearestPoint(Basis):
+class NearestPoint(_AroundPoints):
     r"""Boxes: 1 for the nearest kernel point (the first of equals) and 0 for the others.
 
     .. math:: b_i(\tau) = [\, i = \arg\min_j \|p_j - \tau\| \,]
@@ -167,13 +166,8 @@ class NearestPoint(Basis):
     Constant between its jumps: nothing flows back to the positions.
 
     Args:
-        num_basis: K
-        dim: D
-        points: kernel points ``[K, D]``, in place of ``num_basis`` and ``dim``.
-        generator: fixes the orientation of the points; default: torch's global generator.
+        num_basis, dim, points, generator: as in ``Gaussian``.
     """
-
-    points: Tensor
 
     def __init__(
         self,
@@ -182,23 +176,17 @@ class NearestPoint(Basis):
         points: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        points = kernel_points.ball(num_basis, dim, generator) if points is None else points
-        self.register_buffer("points", _kernel(points))
-        self.size, self.dim = self.points.shape
+        super().__init__(num_basis, dim, points, generator)
 
     def index(self, offsets: Tensor) -> Tensor:
         """``[E]``: the one function that is not 0."""
-        return _distance(offsets.detach(), self.points).argmin(1)
+        return self.distance(offsets.detach()).argmin(1)
 
     def native(self, offsets: Tensor, radius: Tensor) -> Native:
         return Native("nearest", offsets.detach(), self.points.flatten())
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return functional.one_hot(self.index(offsets), self.size).to(offsets.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{self.size}, dim={self.dim}"
 
 
 class SphericalBins(Basis):
@@ -410,11 +398,6 @@ def _kernel(points: Tensor) -> Tensor:
     if points.dim() != 2 or points.shape[1] not in (1, 2, 3) or not len(points):
         raise ValueError(f"kernel points must have shape [K, D] with D = 1, 2 or 3, got {list(points.shape)}")
     return points.detach().to(torch.get_default_dtype(), copy=True).contiguous()
-
-
-def _distance(offsets: Tensor, points: Tensor) -> Tensor:
-    """``[E, K]``; exact, and with a gradient of 0 where a distance is 0."""
-    return torch.cdist(offsets, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _bin(value: Tensor, range: float, count: int) -> Tensor:

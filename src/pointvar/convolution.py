@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
+from pointvar import ops
 from pointvar.basis import Basis
 from pointvar.estimator import Estimator
 from pointvar.geometry import Neighborhood
-from pointvar.ops import convolve as ops
-from pointvar.ops import native
 
 
 class PointConvolution(nn.Module):
@@ -87,26 +84,9 @@ class PointConvolution(nn.Module):
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        edges = self._edges(hood)
-        weight = _autocast(edges.mixed(self.weight))
-        training = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
-        columns = hood.transposed() if training else (None, None, None)
-        orders = hood.orders() if _native(hood) and features.nbytes > _CACHE else (None, None)
-        out, response = ops.convolve(
-            features,
-            edges.values,
-            weight,
-            hood.row_offsets,
-            hood.indices,
-            edges.scale,
-            edges.parameters,
-            *columns,
-            *orders,
-            edges.basis,
-            edges.constants,
-        )
+        out, response = ops.convolve(features, self.weight, self._edges(hood))
         if self.unit_response:
-            out = _divide(out, edges.mixed(response.T).T)
+            out = _divide(out, response)
         if self.bias is None:
             return out
         bias = self.bias.to(out.dtype)
@@ -115,11 +95,11 @@ class PointConvolution(nn.Module):
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
         self._check(features, hood)
-        with torch.autocast(hood.indices.device.type, enabled=False):
-            values = self.basis(hood.relative_positions(), hood.edge_radius())
-            values = values * self.estimator(hood)[:, None]
-        phi = ops.project(features, values, hood.row_offsets, hood.indices)
-        return _divide(phi, _response(values, hood)) if self.unit_response else phi
+        edges = self._edges(hood).evaluated()
+        phi = ops.project(features, edges)
+        if not self.unit_response:
+            return phi
+        return _divide(phi, ops.project(edges.values.new_ones(features.shape[0], 1), edges))
 
     @torch.no_grad()
     def second_moment(self, features: Tensor, hood: Neighborhood) -> Tensor:
@@ -128,48 +108,31 @@ class PointConvolution(nn.Module):
         The variance of the output is Z times that of the weights. The projection is never stored.
         """
         self._check(features, hood)
-        edges = self._edges(hood, mixing=False)
-        return ops.second_moment(
-            features,
-            edges.values,
-            hood.row_offsets,
-            hood.indices,
-            self.basis.size,
-            self.unit_response,
-            edges.scale,
-            edges.parameters,
-            edges.basis,
-            edges.constants,
-        )
+        return ops.second_moment(features, self._edges(hood), self.unit_response)
 
-    def _edges(self, hood: Neighborhood, mixing: bool = True) -> _Edges:
-        """What the operators need to know of basis and estimator; geometry is never in low precision.
-
-        A basis that is a mixture of what the kernels know can be left to the caller to mix, or not."""
+    def _edges(self, hood: Neighborhood) -> ops.Edges:
+        """The neighbourhood with basis and estimator on its edges; geometry is never in low precision."""
         with torch.autocast(hood.indices.device.type, enabled=False):
-            offsets, radius = hood.relative_positions(), hood.edge_radius()
-            q = self.estimator(hood)
-            if q.shape != (hood.num_edges,):
-                raise ValueError(
-                    f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
-                    f"got shape {list(q.shape)}"
-                )
-            if _native(hood):
-                known = self.basis.native(offsets, radius)
-                if known is not None and (mixing or known.mixing is None):
-                    parameters = known.parameters
-                    if parameters is not None:
-                        parameters = parameters.to(offsets.dtype)
-                    return _Edges(
-                        known.offsets, q, parameters, known.name, list(known.constants), known.mixing
-                    )
-            b = self.basis(offsets, radius)
-        if b.shape != (hood.num_edges, self.basis.size):
+            offsets, radius, q = hood.relative_positions(), hood.edge_radius(), self.estimator(hood)
+            known = self.basis.native(offsets, radius)
+        if q.shape != (hood.num_edges,):
             raise ValueError(
-                f"{type(self.basis).__name__} must give [E, K] = [{hood.num_edges}, {self.basis.size}] "
-                f"values, got shape {list(b.shape)}"
+                f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
+                f"got shape {list(q.shape)}"
             )
-        return _Edges(b * q[:, None])
+
+        def values() -> Tensor:
+            with torch.autocast(hood.indices.device.type, enabled=False):
+                b = self.basis(offsets, radius)
+                if b.shape != (hood.num_edges, self.basis.size):
+                    raise ValueError(
+                        f"{type(self.basis).__name__} must give [E, K] = "
+                        f"[{hood.num_edges}, {self.basis.size}] values, got shape {list(b.shape)}"
+                    )
+                return b * q[:, None]
+
+        functions = ops.Values(values()) if known is None else ops.Known(known, self.basis.size, q, values)
+        return ops.Edges(hood.row_offsets, hood.indices, functions, hood.transposed, hood.orders)
 
     def _check(self, features: Tensor, hood: Neighborhood) -> None:
         if not isinstance(hood, Neighborhood):
@@ -196,7 +159,10 @@ class PointConvolution(nn.Module):
                 f"weights ({self.weight.dtype}) and points ({support.dtype}) need the same dtype; "
                 "convert one with .to()"
             )
-        lower = torch.is_autocast_enabled(features.device.type) and features.dtype in _LOW
+        lower = torch.is_autocast_enabled(features.device.type) and features.dtype in (
+            torch.bfloat16,
+            torch.float16,
+        )
         if features.dtype != support.dtype and not lower:
             raise TypeError(f"features ({features.dtype}) need the dtype of the points ({support.dtype})")
 
@@ -204,46 +170,6 @@ class PointConvolution(nn.Module):
         name = f"{self.method}, " if self.method else ""
         unit = ", unit_response=True" if self.unit_response else ""
         return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
-
-
-class _Edges(NamedTuple):
-    """Basis and estimator on the edges: as values [E, K], or named, for the native kernels."""
-
-    values: Tensor
-    scale: Tensor | None = None
-    parameters: Tensor | None = None
-    basis: str = "values"
-    constants: list[float] | None = None
-    mixing: Tensor | None = None
-
-    def mixed(self, rows: Tensor) -> Tensor:
-        """M R of rows ``[K, ...]``: of weights, since (phi M) W = phi (M W), or of projections."""
-        if self.mixing is None:
-            return rows
-        with torch.autocast(rows.device.type, enabled=False):
-            return (self.mixing.to(rows.dtype) @ rows.flatten(1)).view_as(rows)
-
-
-def _native(hood: Neighborhood) -> bool:
-    return native.available and hood.indices.device.type == "cpu"
-
-
-_CACHE = 1 << 24  # bytes of features that a processor keeps at hand, in whatever order they are read
-_LOW = (torch.bfloat16, torch.float16)
-
-
-def _autocast(weight: Tensor) -> Tensor:
-    """The weight as a matrix product would see it here."""
-    device = weight.device.type
-    if torch.is_autocast_enabled(device) and weight.dtype == torch.float32:
-        return weight.to(torch.get_autocast_dtype(device))
-    return weight
-
-
-def _response(values: Tensor, hood: Neighborhood) -> Tensor:
-    """The projection of the feature 1, ``[M, K]``."""
-    one = values.new_ones(hood.support.num_points, 1)
-    return ops.project(one, values, hood.row_offsets, hood.indices)
 
 
 def _divide(rows: Tensor, response: Tensor) -> Tensor:

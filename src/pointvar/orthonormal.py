@@ -13,13 +13,13 @@ a layer is able to represent does not change: a weight :math:`\tilde W` does the
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from pointvar.basis import Basis, Native
-from pointvar.convolution import PointConvolution
+from pointvar.basis import Basis
+from pointvar.ops import Native
 
 __all__ = ["Orthonormal", "orthonormalise"]
 
@@ -103,13 +103,13 @@ def orthonormalise(module: M) -> M:
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"orthonormalise takes a layer or a network, got {type(module).__name__}")
-    convolutions = [m for m in module.modules() if isinstance(m, PointConvolution)]
-    if not convolutions:
-        raise ValueError(f"{type(module).__name__} has no PointConvolution")
-    for conv in convolutions:
-        if not isinstance(conv.basis, Orthonormal):
-            conv.basis = Orthonormal(conv.basis).to(conv.weight)
-            conv.method = f"orthonormal {conv.method}" if conv.method else None
+    layers: list[Any] = [m for m in module.modules() if isinstance(getattr(m, "basis", None), Basis)]
+    if not layers:
+        raise ValueError(f"{type(module).__name__} has no PointConvolution, nor another layer with a basis")
+    for layer in layers:
+        if not isinstance(layer.basis, Orthonormal):
+            layer.basis = Orthonormal(layer.basis).to(next(layer.parameters()))
+            layer.method = f"orthonormal {layer.method}" if getattr(layer, "method", None) else None
     return module
 
 

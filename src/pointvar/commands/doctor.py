@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 import pointvar as pv
-from pointvar.ops import native, reference, reference_convolve
+from pointvar.ops import Edges, Values, native, reference, reference_convolve
 
 GOOD, ADVICE, BAD = "ok", "!", "FAIL"
 
@@ -132,7 +132,8 @@ def _convolution() -> Finding:
             values = (
                 layer.basis(hood.relative_positions(), hood.edge_radius()) * layer.estimator(hood)[:, None]
             )
-            expected, _ = reference_convolve.convolve(features, values, layer.weight, row_offsets, indices)
+            edges = Edges(row_offsets, indices, Values(values))
+            expected, _ = reference_convolve.convolve(features, layer.weight, edges)
             off = float((layer(features, hood) - expected).abs().max() / expected.abs().max())
     except Exception as error:  # whatever it is, the rest of the examination is worth reading
         return Finding(BAD, "convolution", f"{type(error).__name__}: {error}", REPORT)

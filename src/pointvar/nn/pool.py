@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy, Neighborhood
-from pointvar.ops.convolve import project
+from pointvar.ops import Edges, Values, project
 
 
 def at_kept(features: Tensor, levels: Hierarchy, level: int) -> Tensor:
@@ -55,7 +55,7 @@ def interpolate(features: Tensor, hood: Neighborhood) -> Tensor:
         return (weights / total[hood.rows])[:, None]
 
     weights = make() if hood.needs_gradient else hood.kept("interpolation", make)
-    return project(features, weights, hood.row_offsets, hood.indices)
+    return project(features, Edges(hood.row_offsets, hood.indices, Values(weights)))
 
 
 def cloud_sum(values: Tensor, cloud: PointCloud) -> Tensor:

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -69,54 +70,21 @@ def empty_cache() -> None:
         _module.empty_cache()
 
 
-def ball_query(
-    support: Tensor,
-    support_offsets: Tensor,
-    queries: Tensor,
-    query_offsets: Tensor,
-    radius: Tensor,
-    max_neighbors: int,
-    seed: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    result: tuple[Tensor, Tensor, Tensor] = _module.ball_query(
-        *_plain(support, support_offsets, queries, query_offsets, radius), max_neighbors, seed
-    )
-    return result
+def _kernel(name: str) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        return getattr(_module, name)(*map(_plain, arguments))
+
+    return run
 
 
-def knn(
-    support: Tensor, support_offsets: Tensor, queries: Tensor, query_offsets: Tensor, k: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    result: tuple[Tensor, Tensor, Tensor] = _module.knn(
-        *_plain(support, support_offsets, queries, query_offsets), k
-    )
-    return result
+def _plain(argument: Any) -> Any:
+    return argument.detach().contiguous() if isinstance(argument, Tensor) else argument
 
 
-def poisson_disk(points: Tensor, offsets: Tensor, radius: Tensor, seed: int) -> Tensor:
-    result: Tensor = _module.poisson_disk(*_plain(points, offsets, radius), seed)
-    return result
-
-
-def farthest_points(points: Tensor, offsets: Tensor, counts: Tensor, start: Tensor, total: int) -> Tensor:
-    result: Tensor = _module.farthest_points(*_plain(points, offsets, counts, start), total)
-    return result
-
-
-def kernel_density(points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor:
-    result: Tensor = _module.kernel_density(*_plain(points, offsets, bandwidth))
-    return result
-
-
-def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor:
-    result: Tensor = _module.kernel_density_backward(*_plain(grad, points, offsets, bandwidth))
-    return result
-
-
-def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor, Tensor]:
-    result: tuple[Tensor, Tensor, Tensor] = _module.transpose(*_plain(row_offsets, indices), num_support)
-    return result
-
-
-def _plain(*tensors: Tensor) -> list[Tensor]:
-    return [tensor.detach().contiguous() for tensor in tensors]
+ball_query = _kernel("ball_query")
+knn = _kernel("knn")
+poisson_disk = _kernel("poisson_disk")
+farthest_points = _kernel("farthest_points")
+kernel_density = _kernel("kernel_density")
+kernel_density_backward = _kernel("kernel_density_backward")
+transpose = _kernel("transpose")

@@ -1,13 +1,14 @@
-"""The convolution's operators on the CPU: native projections, a chunk of rows at a time, and ``torch.mm``.
+"""The convolution on the CPU: native projections, a chunk of rows at a time, and ``torch.mm``.
 
 Backward has two ways. Forth: project again, then send the gradient of the projection back along the
-edges; the only way where values need gradients. Back: with values that need none, the gradients of
+edges; the only way where what is evaluated on them needs gradients. Back: otherwise, the gradients of
 features and weight follow from one projection of the output's gradient onto the support points.
 The one with fewer operations is taken.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,45 +16,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pointvar.ops.edges import Edges, Native, Values
 from pointvar.ops.native import _module, transpose
 
+BASES = ("gaussian", "linear", "nearest", "spherical", "mlp", "dot")
 ROWS = 512  # rows of a chunk, at least: with fewer, the matrix products are slower
 NUMBERS = 1 << 18  # in the projection of a chunk, where rows are short
+CACHE = 1 << 24  # bytes of features that a processor keeps at hand, in whatever order they are read
 
 _local = threading.local()
 
 
-def convolve(
-    features: Tensor,
-    values: Tensor,
-    weight: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    scale: Tensor | None = None,
-    parameters: Tensor | None = None,
-    column_offsets: Tensor | None = None,
-    column_rows: Tensor | None = None,
-    column_edges: Tensor | None = None,
-    row_order: Tensor | None = None,
-    column_order: Tensor | None = None,
-    basis: str = "values",
-    constants: list[float] | None = None,
-) -> tuple[Tensor, Tensor]:
+def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool]:
+    """The transposed edges for the way back, an order where features do not fit into the cache."""
+    backward = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
+    along_edges = any(t is not None and t.requires_grad for t in edges.operands)
+    return backward and not along_edges, features.nbytes > CACHE
+
+
+def convolve(features: Tensor, weight: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
     size, channels, outputs = weight.shape
-    features, plan = _prepare(
-        features, values, row_offsets, indices, size, scale, parameters, basis, constants, row_order
-    )
-    rows = row_offsets.shape[0] - 1
-    out, response = _empty((rows, outputs), weight.dtype), _empty((rows, size), values.dtype)
+    plan = _Plan(features, edges, size)
+    rows, order = edges.num_queries, plan.row_order
+    out, response = _empty((rows, outputs), weight.dtype), _empty((rows, size), plan.dtype)
     matrix = weight.detach().flatten(0, 1)
-    for first, count, phi in _chunks(rows, size * channels, values.dtype):
-        plan.project(features, first, count, phi, response)
-        low = phi.to(weight.dtype)
-        if row_order is None:
-            torch.mm(low, matrix, out=out[first : first + count])
-        else:
-            part = torch.mm(low, matrix, out=_scratch("out", (count, outputs), weight.dtype))
-            out.index_copy_(0, row_order[first : first + count], part)
+    for first, count, phi in _chunks(rows, size * channels, plan.dtype):
+        plan.kernels.project(plan.features, first, count, phi, response)
+        _mm_rows(phi.to(weight.dtype), matrix, out, order, first)
     return out, response
 
 
@@ -61,153 +50,96 @@ def convolve_backward(
     grad_out: Tensor,
     grad_response: Tensor,
     features: Tensor,
-    values: Tensor,
     weight: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    scale: Tensor | None,
-    parameters: Tensor | None,
-    column_offsets: Tensor | None,
-    column_rows: Tensor | None,
-    column_edges: Tensor | None,
-    row_order: Tensor | None,
-    column_order: Tensor | None,
-    basis: str,
-    constants: list[float] | None,
-    wanted: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    size, channels, outputs = weight.shape
-    of_basis = (size, scale, parameters, basis, constants, row_order)
-    exact, plan = _prepare(features, values, row_offsets, indices, *of_basis)
-    grad_out = grad_out.detach().to(weight.dtype).contiguous()
-    along_edges = wanted[1] or wanted[3] or wanted[4]
-    support, rows, edges = exact.shape[0], row_offsets.shape[0] - 1, indices.shape[0]
-    back = edges * size * outputs + (wanted[0] + wanted[2]) * support * size * channels * outputs
-    forth = (wanted[0] + wanted[2]) * (edges * size * channels + rows * size * channels * outputs)
-    grads: list[Tensor | None]
-    if not along_edges and back < forth:
-        columns = (column_offsets, column_rows, column_edges)
-        if column_offsets is None:
-            columns = transpose(row_offsets, indices, support)
-        grads = _back(plan, exact, weight, grad_out, columns, column_order, values.dtype, wanted)
-    else:
-        grads = _forth(plan, exact, values, weight, grad_out, grad_response, row_order, wanted)
-    grad_features, grad_values, grad_weight, grad_scale, grad_parameters = (
-        values.new_empty(0) if grad is None else grad for grad in grads
-    )
-    return (
-        grad_features.to(features.dtype),
-        grad_values,
-        grad_weight.to(weight.dtype),
-        grad_scale,
-        grad_parameters,
-    )
-
-
-def _back(
-    plan: Any,
-    features: Tensor,
-    weight: Tensor,
-    grad_out: Tensor,
-    columns: Any,
-    order: Tensor | None,
-    dtype: torch.dtype,
+    edges: Edges,
     wanted: list[bool],
 ) -> list[Tensor | None]:
     size, channels, outputs = weight.shape
+    plan = _Plan(features, edges, size)
+    grad_out = grad_out.detach().to(weight.dtype).contiguous()
+    support, rows, count = features.shape[0], edges.num_queries, edges.indices.shape[0]
+    both = wanted[0] + wanted[1]
+    back = count * size * outputs + both * support * size * channels * outputs
+    forth = both * (count * size * channels + rows * size * channels * outputs)
+    if not any(wanted[2:]) and back < forth:
+        grads = _back(plan, weight, grad_out, wanted)
+    else:
+        grads = _forth(plan, weight, grad_out, grad_response, wanted)
+    types = (features.dtype, weight.dtype, *(plan.dtype,) * 3)
+    return [grad if grad is None else grad.to(t) for grad, t in zip(grads, types, strict=True)]
+
+
+def _back(plan: _Plan, weight: Tensor, grad_out: Tensor, wanted: list[bool]) -> list[Tensor | None]:
+    size, channels, outputs = weight.shape
+    features, edges, order = plan.features, plan.edges, plan.column_order
+    if edges.transposed is None:
+        columns = transpose(edges.row_offsets, edges.indices, features.shape[0])
+    else:
+        columns = edges.transposed()
     turned = weight.detach().transpose(1, 2).reshape(size * outputs, channels).contiguous()
-    wide = grad_out.to(dtype)
+    wide = grad_out.to(plan.dtype)
     grad_features = _empty(features.shape, weight.dtype) if wanted[0] else None
-    grad_weight = torch.zeros(channels, size * outputs, dtype=weight.dtype) if wanted[2] else None
-    for first, count, psi in _chunks(features.shape[0], size * outputs, dtype):
-        plan.project_back(wide, first, count, psi, *columns, order)
+    grad_weight = torch.zeros(channels, size * outputs, dtype=weight.dtype) if wanted[1] else None
+    for first, count, psi in _chunks(features.shape[0], size * outputs, plan.dtype):
+        plan.kernels.project_back(wide, first, count, psi, *columns, order)
         low = psi.to(weight.dtype)
         if grad_features is not None:
-            if order is None:
-                torch.mm(low, turned, out=grad_features[first : first + count])
-            else:
-                part = torch.mm(low, turned, out=_scratch("out", (count, channels), weight.dtype))
-                grad_features.index_copy_(0, order[first : first + count], part)
+            _mm_rows(low, turned, grad_features, order, first)
         if grad_weight is not None:
             grad_weight.addmm_(_rows(features, order, first, count).to(weight.dtype).t(), low)
     if grad_weight is not None:
         grad_weight = grad_weight.view(channels, size, outputs).transpose(0, 1).contiguous()
-    return [grad_features, None, grad_weight, None, None]
+    return [grad_features, grad_weight, None, None, None]
 
 
 def _forth(
-    plan: Any,
-    features: Tensor,
-    values: Tensor,
-    weight: Tensor,
-    grad_out: Tensor,
-    grad_response: Tensor,
-    order: Tensor | None,
-    wanted: list[bool],
+    plan: _Plan, weight: Tensor, grad_out: Tensor, grad_response: Tensor, wanted: list[bool]
 ) -> list[Tensor | None]:
     size, channels, outputs = weight.shape
-    dtype, edges = values.dtype, values.shape[0]
-    rows = grad_out.shape[0]
+    features, operand, dtype = plan.features, plan.operand, plan.dtype
     matrix = weight.detach().flatten(0, 1)
-    grad_features = _zeros(features.shape, dtype) if wanted[0] else None
-    grad_weight = torch.zeros(size * channels, outputs, dtype=weight.dtype) if wanted[2] else None
-    grad_values = _empty(values.shape, dtype) if wanted[1] else None
-    grad_scale = _empty((edges,), dtype) if wanted[3] else None
-    sums = torch.zeros(plan.parameter_sums, dtype=dtype) if wanted[4] else None
+    grad_features = _empty(features.shape, dtype).zero_() if wanted[0] else None
+    grad_weight = torch.zeros(size * channels, outputs, dtype=weight.dtype) if wanted[1] else None
+    grad_operand = _empty(operand.shape, dtype) if wanted[2] else None
+    grad_scale = _empty(operand.shape[:1], dtype) if wanted[3] else None
+    sums = torch.zeros(plan.kernels.parameter_sums, dtype=dtype) if wanted[4] else None
     response = grad_response.detach().contiguous()
-    for first, count, phi in _chunks(rows, size * channels, dtype):
-        grad = _rows(grad_out, order, first, count)
+    for first, count, phi in _chunks(grad_out.shape[0], size * channels, dtype):
+        grad = _rows(grad_out, plan.row_order, first, count)
         if grad_weight is not None:
-            plan.project(features, first, count, phi, None)
+            plan.kernels.project(features, first, count, phi, None)
             grad_weight.addmm_(phi.to(weight.dtype).t(), grad)
-        if wanted[0] or wanted[1] or wanted[3] or wanted[4]:
+        if wanted[0] or any(wanted[2:]):
             if weight.dtype == dtype:
                 torch.mm(grad, matrix.t(), out=phi)
             else:
                 phi.copy_(grad @ matrix.t())
-            plan.unproject(
-                *(features, first, count, phi, response),
-                *(grad_features, grad_values, grad_scale, sums),
+            plan.kernels.unproject(
+                *(features, first, count, phi, response, grad_features, grad_operand, grad_scale, sums)
             )
-    return [
-        grad_features,
-        grad_values,
-        None if grad_weight is None else grad_weight.view_as(weight),
-        grad_scale,
-        None if sums is None else _parameters(sums, plan.padded, size, values.shape[1]),
-    ]
+    if grad_weight is not None:
+        grad_weight = grad_weight.view_as(weight)
+    if sums is not None:
+        sums = _parameters(sums, plan.kernels.padded, size, operand.shape[1])
+    return [grad_features, grad_weight, grad_operand, grad_scale, sums]
 
 
-def project(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
-    size = values.shape[1]
-    features, plan = _prepare(features, values, row_offsets, indices, size, None, None, "values", None)
-    rows = row_offsets.shape[0] - 1
-    phi = _empty((rows, size * features.shape[1]), values.dtype)
-    plan.project(features, 0, rows, phi, None)
+def project(features: Tensor, edges: Edges) -> Tensor:
+    size = edges.functions.size
+    plan = _Plan(features, edges, size)
+    phi = _empty((edges.num_queries, size * features.shape[1]), plan.dtype)
+    plan.kernels.project(plan.features, 0, edges.num_queries, phi, None)
     return phi
 
 
-def second_moment(
-    features: Tensor,
-    values: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    size: int,
-    unit_response: bool,
-    scale: Tensor | None = None,
-    parameters: Tensor | None = None,
-    basis: str = "values",
-    constants: list[float] | None = None,
-) -> Tensor:
-    features, plan = _prepare(
-        features, values, row_offsets, indices, size, scale, parameters, basis, constants
-    )
-    rows = row_offsets.shape[0] - 1
-    response = _empty((rows, size), values.dtype) if unit_response else None
+def second_moment(features: Tensor, edges: Edges, unit_response: bool) -> Tensor:
+    rows, size = edges.num_queries, edges.functions.size
+    plan = _Plan(features, edges, size)
+    response = _empty((rows, size), plan.dtype) if unit_response else None
     squares = torch.empty(rows, dtype=torch.float64)
-    for first, count, phi in _chunks(rows, size * features.shape[1], values.dtype):
-        plan.project(features, first, count, phi, response)
-        plan.squared_norms(phi, squares[first : first + count])
+    for first, count, phi in _chunks(rows, size * features.shape[1], plan.dtype):
+        plan.kernels.project(plan.features, first, count, phi, response)
+        plan.kernels.squared_norms(phi, squares[first : first + count])
     if response is not None:
         length = response.double().square().sum(1)
         squares = torch.where(length > 0, squares / length, 0)
@@ -217,33 +149,23 @@ def second_moment(
 # Parts
 
 
-def _prepare(
-    features: Tensor,
-    values: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    size: int,
-    scale: Tensor | None,
-    parameters: Tensor | None,
-    basis: str,
-    constants: list[float] | None,
-    order: Tensor | None = None,
-) -> tuple[Tensor, Any]:
-    make = _module.PlanFloat if values.dtype == torch.float32 else _module.PlanDouble
-    values = values.detach().contiguous()
-    plan = make(
-        row_offsets.contiguous(),
-        indices.contiguous(),
-        order,
-        features.shape[0],
-        basis,
-        size,
-        values,
-        None if scale is None else scale.detach().contiguous(),
-        values.new_empty(0) if parameters is None else parameters.detach().contiguous(),
-        constants or [],
-    )
-    return features.detach().to(values.dtype).contiguous(), plan
+class _Plan:
+    """Edges and features as the C++ kernels take them: packed, in the precision of what is on the edges."""
+
+    def __init__(self, features: Tensor, edges: Edges, size: int) -> None:
+        operand, scale, parameters = (None if t is None else t.detach().contiguous() for t in edges.operands)
+        assert operand is not None
+        self.edges, self.operand, self.dtype = edges, operand, operand.dtype
+        self.features = features.detach().to(operand.dtype).contiguous()
+        orders: Any = edges.orders() if edges.orders else (None, None)
+        self.row_order, self.column_order = orders
+        basis = Native("values", operand) if isinstance(edges.functions, Values) else edges.functions.basis
+        make = _module.PlanFloat if self.dtype == torch.float32 else _module.PlanDouble
+        self.kernels: Any = make(
+            *(edges.row_offsets.contiguous(), edges.indices.contiguous(), self.row_order),
+            *(features.shape[0], basis.name, size, operand, scale),
+            *(operand.new_empty(0) if parameters is None else parameters, list(basis.constants)),
+        )
 
 
 def _chunks(rows: int, width: int, dtype: torch.dtype) -> Iterator[tuple[int, int, Tensor]]:
@@ -263,20 +185,23 @@ def _rows(tensor: Tensor, order: Tensor | None, first: int, count: int) -> Tenso
     return torch.index_select(tensor, 0, order[first : first + count], out=room)
 
 
+def _mm_rows(a: Tensor, b: Tensor, out: Tensor, order: Tensor | None, first: int) -> None:
+    """The product a b, as the rows of ``out`` that are visited from ``first`` on."""
+    last = first + a.shape[0]
+    if order is None:
+        torch.mm(a, b, out=out[first:last])
+    else:
+        part = torch.mm(a, b, out=_scratch("out", (a.shape[0], b.shape[1]), a.dtype))
+        out.index_copy_(0, order[first:last], part)
+
+
 def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
     """Like ``torch.empty``, in memory that was used before."""
-    size = 1
-    for extent in shape:
-        size *= extent
     if dtype == torch.float32:
-        return _module.empty_float(size).view(*shape)
+        return _module.empty_float(math.prod(shape)).view(*shape)
     if dtype == torch.float64:
-        return _module.empty_double(size).view(*shape)
+        return _module.empty_double(math.prod(shape)).view(*shape)
     return torch.empty(*shape, dtype=dtype)
-
-
-def _zeros(shape: Any, dtype: torch.dtype) -> Tensor:
-    return _empty(shape, dtype).zero_()
 
 
 def _scratch(name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

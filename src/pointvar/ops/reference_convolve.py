@@ -4,14 +4,14 @@
           \\mathrm{out}[x, o] = \\sum_{i, c} \\phi[x, i, c] W[i, c, o]
 
 with v = q(x, y) b_i((y - x) / r): the basis times the estimator, one number per edge and basis function. Here
-v is always given as values; only the native operators evaluate a basis themselves.
+v is always given as ``Values``; other backends evaluate the bases that they know themselves.
 The projection is made for a chunk of query points at a time and made again in the backward pass, so that
 neither [E, K, C] nor [M, K, C] is ever stored. Sums are accumulated in the dtype of the values, the
 matrix product is done in the dtype of the weight; that is all there is to mixed precision.
 
-Shapes (M queries, N support points, E edges, K basis functions, C channels in, O out):
-    - features: ``[N, C]``; values: ``[E, K]``; weight: ``[K, C, O]``
-    - row_offsets: ``[M + 1]``; indices: ``[E]``, as in ``Neighborhood``
+Shapes (M queries, N support points, K basis functions, C channels in, O out):
+    - features: ``[N, C]``; weight: ``[K, C, O]``
+    - convolution: ``[M, O]``; response: ``[M, K]``; projection: ``[M, K * C]``
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pointvar.ops.edges import Edges
+
+BASES: tuple[str, ...] = ()  # those that are known by name
 ROWS = 512  # query points of a chunk
 SLOTS = 1 << 15  # their neighbours, with the padding of short rows
 
@@ -40,21 +43,22 @@ class _Chunk(NamedTuple):
         return torch.bmm(self.values.transpose(1, 2), self.features)  # [m, K, C]
 
 
-def _chunks(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Iterator[_Chunk]:
+def _chunks(features: Tensor, edges: Edges) -> Iterator[_Chunk]:
+    row_offsets, indices, values = edges.row_offsets, edges.indices, edges.values
     offsets = row_offsets.tolist()
     for first in range(0, len(offsets) - 1, ROWS):
         for start, stop in _halves(offsets, first, min(first + ROWS, len(offsets) - 1)):
             counts = row_offsets[start + 1 : stop + 1] - row_offsets[start:stop]
-            edges = slice(offsets[start], offsets[stop])
+            part = slice(offsets[start], offsets[stop])
             slots = torch.arange(_longest(offsets, start, stop), device=indices.device)
             inside = slots < counts[:, None]
             yield _Chunk(
                 slice(start, stop),
-                edges,
+                part,
                 inside,
-                indices[edges],
-                _padded(values[edges], inside),
-                _padded(features[indices[edges]].to(values.dtype), inside),
+                indices[part],
+                _padded(values[part], inside),
+                _padded(features[indices[part]].to(values.dtype), inside),
             )
 
 
@@ -83,28 +87,16 @@ def _exact(like: Tensor) -> torch.autocast:
     return torch.autocast(like.device.type, enabled=False)
 
 
-def convolve(
-    features: Tensor,
-    values: Tensor,
-    weight: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    scale: Tensor | None = None,
-    parameters: Tensor | None = None,
-    column_offsets: Tensor | None = None,
-    column_rows: Tensor | None = None,
-    column_edges: Tensor | None = None,
-    row_order: Tensor | None = None,
-    column_order: Tensor | None = None,
-    basis: str = "values",
-    constants: list[float] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The convolution ``[M, O]``, and the response ``[M, K]``: the projection of the feature 1."""
-    _require_values(basis)
-    out = weight.new_zeros(row_offsets.shape[0] - 1, weight.shape[2])
-    response = values.new_zeros(out.shape[0], values.shape[1])
+def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool]:
+    """Whether the transposed edges, and whether the orders of visits are of use in a convolution."""
+    return False, False
+
+
+def convolve(features: Tensor, weight: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
+    out = weight.new_zeros(edges.num_queries, weight.shape[2])
+    response = edges.values.new_zeros(edges.num_queries, weight.shape[0])
     with _exact(features):
-        for chunk in _chunks(features, values, row_offsets, indices):
+        for chunk in _chunks(features, edges):
             out[chunk.rows] = chunk.project().flatten(1).to(weight.dtype) @ weight.flatten(0, 1)
             response[chunk.rows] = chunk.values.sum(1)
     return out, response
@@ -114,106 +106,73 @@ def convolve_backward(
     grad_out: Tensor,
     grad_response: Tensor,
     features: Tensor,
-    values: Tensor,
     weight: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    scale: Tensor | None,
-    parameters: Tensor | None,
-    column_offsets: Tensor | None,
-    column_rows: Tensor | None,
-    column_edges: Tensor | None,
-    row_order: Tensor | None,
-    column_order: Tensor | None,
-    basis: str,
-    constants: list[float] | None,
+    edges: Edges,
     wanted: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of features, values, weight, scale and parameters; those not wanted are empty."""
-    _require_values(basis)
-    grads = _zeros((features, values, weight), wanted[:3], values.dtype)
+) -> list[Tensor | None]:
+    """Gradients of features, weight and the edges' operands, of those that are wanted."""
+    values = edges.values
+    grads = _zeros((features, weight, values), wanted, values.dtype)
     with _exact(features):
-        for chunk in _chunks(features, values, row_offsets, indices):
+        for chunk in _chunks(features, edges):
             grad = grad_out[chunk.rows].to(weight.dtype)
-            if wanted[2]:
+            if grads[1] is not None:
                 phi = chunk.project().flatten(1).to(weight.dtype)
-                grads[2] += (phi.T @ grad).view_as(weight)
-            if wanted[0] or wanted[1]:
+                grads[1] += (phi.T @ grad).view_as(weight)
+            if wanted[0] or wanted[2]:
                 grad_phi = (grad @ weight.flatten(0, 1).T).to(values.dtype)
-                _unproject(chunk, grad_phi, grads[0], grads[1], wanted)
-            if wanted[1]:
-                edges = chunk.inside.nonzero()[:, 0] + chunk.rows.start
-                grads[1][chunk.edges] += grad_response[edges]
-    none = values.new_zeros(0)
-    return grads[0].to(features.dtype), grads[1], grads[2].to(weight.dtype), none, none.clone()
+                _unproject(chunk, grad_phi, grads[0], grads[2])
+            if grads[2] is not None:
+                rows = chunk.inside.nonzero()[:, 0] + chunk.rows.start
+                grads[2][chunk.edges] += grad_response[rows]
+    types = (features.dtype, weight.dtype, values.dtype)
+    return [g if g is None else g.to(t) for g, t in zip(grads, types, strict=True)] + [None, None]
 
 
-def project(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
-    """The projection itself, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``."""
-    phi = values.new_zeros(row_offsets.shape[0] - 1, values.shape[1] * features.shape[1])
+def project(features: Tensor, edges: Edges) -> Tensor:
+    phi = edges.values.new_zeros(edges.num_queries, edges.values.shape[1] * features.shape[1])
     with _exact(features):
-        for chunk in _chunks(features, values, row_offsets, indices):
+        for chunk in _chunks(features, edges):
             phi[chunk.rows] = chunk.project().flatten(1)
     return phi
 
 
 def project_backward(
-    grad: Tensor, features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor, wanted: list[bool]
-) -> tuple[Tensor, Tensor]:
-    """Gradients of features and values; one not wanted is empty."""
-    grads = _zeros((features, values), wanted, values.dtype)
+    grad: Tensor, features: Tensor, edges: Edges, wanted: list[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of features and values, of those that are wanted."""
+    grad_features, grad_values = _zeros((features, edges.values), wanted, edges.values.dtype)
     with _exact(features):
-        for chunk in _chunks(features, values, row_offsets, indices):
-            _unproject(chunk, grad[chunk.rows], grads[0], grads[1], wanted)
-    return grads[0].to(features.dtype), grads[1]
+        for chunk in _chunks(features, edges):
+            _unproject(chunk, grad[chunk.rows], grad_features, grad_values)
+    return grad_features if grad_features is None else grad_features.to(features.dtype), grad_values
 
 
-def second_moment(
-    features: Tensor,
-    values: Tensor,
-    row_offsets: Tensor,
-    indices: Tensor,
-    size: int,
-    unit_response: bool,
-    scale: Tensor | None = None,
-    parameters: Tensor | None = None,
-    basis: str = "values",
-    constants: list[float] | None = None,
-) -> Tensor:
-    r"""Mean over the queries of :math:`\|\phi[x]\|^2`, divided by the squared norm of the response if wanted.
-
-    A float64 scalar; 0 where there are no queries.
-    """
-    _require_values(basis)
+def second_moment(features: Tensor, edges: Edges, unit_response: bool) -> Tensor:
     total = features.new_zeros((), dtype=torch.float64)
     with _exact(features):
-        for chunk in _chunks(features, values, row_offsets, indices):
+        for chunk in _chunks(features, edges):
             squares = chunk.project().double().square().sum((1, 2))
             if unit_response:
                 response = chunk.values.double().sum(1).square().sum(1)
                 squares = torch.where(response > 0, squares / response, 0)
             total += squares.sum()
-    return total / max(row_offsets.shape[0] - 1, 1)
-
-
-def _require_values(basis: str) -> None:
-    if basis != "values":
-        raise ValueError(f"plain torch takes a basis as its values, got {basis!r}")
+    return total / max(edges.num_queries, 1)
 
 
 def _unproject(
-    chunk: _Chunk, grad_phi: Tensor, grad_features: Tensor, grad_values: Tensor, wanted: list[bool]
+    chunk: _Chunk, grad_phi: Tensor, grad_features: Tensor | None, grad_values: Tensor | None
 ) -> None:
     """Sends the gradient of a chunk's projection back along its edges, adding to both gradients."""
     m, _, k = chunk.values.shape
     grad_phi = grad_phi.reshape(m, k, chunk.features.shape[2])
-    if wanted[0]:
+    if grad_features is not None:
         grad = torch.bmm(chunk.values, grad_phi)
         grad_features.index_add_(0, chunk.support, grad[chunk.inside])
-    if wanted[1]:
+    if grad_values is not None:
         grad = torch.bmm(chunk.features, grad_phi.transpose(1, 2))
         grad_values[chunk.edges] += grad[chunk.inside]
 
 
-def _zeros(inputs: tuple[Tensor, ...], wanted: list[bool], dtype: torch.dtype) -> list[Tensor]:
-    return [t.new_zeros(t.shape if w else 0, dtype=dtype) for t, w in zip(inputs, wanted, strict=True)]
+def _zeros(inputs: tuple[Tensor, ...], wanted: list[bool], dtype: torch.dtype) -> list[Tensor | None]:
+    return [torch.zeros_like(t, dtype=dtype) if w else None for t, w in zip(inputs, wanted, strict=False)]
