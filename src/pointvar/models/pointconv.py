@@ -205,7 +205,7 @@ def from_centre(cloud: PointCloud) -> Neighborhood:
         sources = torch.arange(cloud.num_points, device=cloud.device)
         return Neighborhood.from_edge_index(torch.stack([sources, targets]), cloud, centres)
 
-    return make() if cloud.points.requires_grad else cloud.kept("from centre", make)
+    return cloud.derived("from centre", make)
 
 
 @dataclass
