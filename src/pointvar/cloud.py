@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +13,42 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class PointCloud:
+class Keeper(ABC):
+    """Keeps what was computed from points; anew when they were changed in place."""
+
+    _cache: dict[Any, tuple[Any, Any]]
+
+    @property
+    @abstractmethod
+    def needs_gradient(self) -> bool:
+        """Whether what follows from the points carries gradients, and so must not be kept."""
+
+    @abstractmethod
+    def _versions(self) -> Any:
+        """Another value whenever points were changed in place."""
+
+    def kept(self, key: Any, make: Callable[[], T]) -> T:
+        """Computes ``make()`` once per key. Callers keep nothing that carries gradients.
+
+        What is made in inference mode is not kept, for it could not be used in training, nor what a
+        compiled graph makes.
+        """
+        compiling = torch.compiler.is_compiling()  # there, versions cannot be seen
+        version = None if compiling else self._versions()
+        if key in self._cache and (compiling or self._cache[key][0] == version):
+            kept: T = self._cache[key][1]
+            return kept
+        value = make()
+        if not compiling and not torch.is_inference_mode_enabled():
+            self._cache[key] = (version, value)
+        return value
+
+    def derived(self, key: Any, make: Callable[[], T]) -> T:
+        """As ``kept``, but computed each time where gradients are needed."""
+        return make() if self.needs_gradient else self.kept(key, make)
+
+
+class PointCloud(Keeper):
     r"""A batch of point clouds of different sizes, packed one after the other, never padded.
 
     Cloud ``b`` owns the rows ``offsets[b]:offsets[b + 1]`` of ``points``. Clouds may be empty.
@@ -31,11 +67,9 @@ class PointCloud:
 
     def __init__(self, points: Tensor, lengths: Sequence[int] | Tensor | None = None) -> None:
         _check_points(points)
-        if lengths is None:
-            lengths = [points.shape[0]]
         self.points = points.contiguous()
-        self.offsets = _offsets_of(lengths, points)
-        self._cache: dict[Any, tuple[int, Any]] = {}
+        self.offsets = _offsets_of([points.shape[0]] if lengths is None else lengths, points)
+        self._cache = {}
 
     @classmethod
     def _trusted(cls, points: Tensor, offsets: Tensor) -> PointCloud:
@@ -70,12 +104,10 @@ class PointCloud:
             num_clouds: number of clouds, to keep empty ones at the end; default ``batch.max() + 1``.
         """
         if not isinstance(batch, Tensor) or batch.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"batch must be an int64 or int32 tensor, got {_kind(batch)}")
+            raise TypeError(f"batch must be an int64 or int32 tensor, got {kind_of(batch)}")
         if batch.shape != points.shape[:1]:
-            raise ValueError(
-                f"batch must hold one cloud index per point: expected shape "
-                f"[{points.shape[0]}], got {list(batch.shape)}"
-            )
+            wanted = f"expected shape [{points.shape[0]}], got {list(batch.shape)}"
+            raise ValueError(f"batch must hold one cloud index per point: {wanted}")
         count = int(batch[-1]) + 1 if batch.numel() else 0
         if batch.numel() and (int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any())):
             raise ValueError(
@@ -117,11 +149,7 @@ class PointCloud:
     @property
     def batch(self) -> Tensor:
         """Cloud index of each point, ``[N]`` (PyTorch Geometric's convention)."""
-        return self.kept("batch", self._make_batch)
-
-    def _make_batch(self) -> Tensor:
-        clouds = torch.arange(self.num_clouds, device=self.device)
-        return clouds.repeat_interleave(self.lengths, output_size=self.num_points)
+        return self.kept("batch", lambda: torch.repeat_interleave(self.lengths, output_size=self.num_points))
 
     def __len__(self) -> int:
         """The number of points: indexing selects points, not clouds (``split`` gives those)."""
@@ -153,7 +181,7 @@ class PointCloud:
             index = torch.arange(self.num_points, device=self.device)[index]
         if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32, torch.bool):
             raise TypeError(
-                f"points are chosen by an int64 tensor, a bool mask or a slice, got {_kind(index)}; "
+                f"points are chosen by an int64 tensor, a bool mask or a slice, got {kind_of(index)}; "
                 "use split() for single clouds"
             )
         if index.dtype == torch.bool:
@@ -184,18 +212,12 @@ class PointCloud:
 
     # What is computed once
 
-    def kept(self, key: Any, make: Callable[[], T]) -> T:
-        """Computes ``make()`` once per ``key``, anew when the points were changed in place.
+    @property
+    def needs_gradient(self) -> bool:
+        return self.points.requires_grad
 
-        Callers keep nothing that carries gradients.
-        """
-        if torch.is_inference_mode_enabled():  # what is made here could not be used in training
-            return make()
-        version = 0 if self.points.is_inference() else self.points._version
-        if key not in self._cache or self._cache[key][0] != version:
-            self._cache[key] = (version, make())
-        value: T = self._cache[key][1]
-        return value
+    def _versions(self) -> int:
+        return 0 if self.points.is_inference() else self.points._version
 
     def __getstate__(self) -> dict[str, Any]:
         return {"points": self.points, "offsets": self.offsets}
@@ -207,7 +229,7 @@ class PointCloud:
 def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: str) -> Tensor:
     """A positive length as one value per cloud, ``[B]``, in the dtype of the points."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
-        raise TypeError(f"{name} must be a number or one number per cloud, got {_kind(value)}")
+        raise TypeError(f"{name} must be a number or one number per cloud, got {kind_of(value)}")
     dtype = value.dtype if isinstance(value, Tensor) else torch.float64  # no detour through float32
     given = torch.as_tensor(value, dtype=dtype).detach().to(device=cloud.device, dtype=torch.float64)
     if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, cloud.num_clouds)):
@@ -224,9 +246,14 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
     return values.expand(cloud.num_clouds).contiguous()
 
 
+def check_cloud(cloud: object) -> None:
+    if not isinstance(cloud, PointCloud):
+        raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
+
+
 def _check_points(points: object) -> None:
     if not isinstance(points, Tensor):
-        raise TypeError(f"points must be a torch.Tensor of shape [N, D], got {_kind(points)}")
+        raise TypeError(f"points must be a torch.Tensor of shape [N, D], got {kind_of(points)}")
     if points.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"points must be float32 or float64, got {points.dtype}")
     if points.dim() != 2 or points.shape[1] not in (1, 2, 3):
@@ -241,7 +268,7 @@ def _check_points(points: object) -> None:
 def _offsets_of(lengths: object, points: Tensor) -> Tensor:
     given = torch.as_tensor(lengths) if isinstance(lengths, (Sequence, Tensor)) else None
     if given is None or (given.numel() and given.is_floating_point()) or given.dtype == torch.bool:
-        raise TypeError(f"lengths must be integers, one per cloud, got {_kind(lengths)}")
+        raise TypeError(f"lengths must be integers, one per cloud, got {kind_of(lengths)}")
     if given.dim() != 1:
         raise ValueError(f"lengths must have shape [B], got {list(given.shape)}")
     given = given.to(device=points.device, dtype=torch.int64)
@@ -256,7 +283,8 @@ def _cumulate(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a value is, for errors."""
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {list(value.shape)}"
-    return f"{type(value).__name__}"
+    return type(value).__name__

@@ -54,7 +54,7 @@ def interpolate(features: Tensor, hood: Neighborhood) -> Tensor:
         total = weights.new_zeros(hood.queries.num_points).index_add(0, hood.rows, weights)
         return (weights / total[hood.rows])[:, None]
 
-    weights = make() if hood.needs_gradient else hood.kept("interpolation", make)
+    weights = hood.derived("interpolation", make)
     return project(features, Edges(hood.row_offsets, hood.indices, Values(weights)))
 
 

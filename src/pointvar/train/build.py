@@ -9,23 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from pointvar import models
+from pointvar.models import NETWORKS
 from pointvar.train.config import ModelConfig
 from pointvar.train.sources import Data
-
-NETWORKS: dict[str, tuple[type[nn.Module], str]] = {
-    "classifier": (models.Classifier, "classification"),
-    "unet": (models.SegmentationUNet, "segmentation"),
-    "pointconv": (models.PointConvNet, "segmentation"),
-    "pointconv-classifier": (models.PointConvClassifier, "classification"),
-}
 
 
 def build_model(config: ModelConfig, data: Data, generator: torch.Generator | None = None) -> nn.Module:
     """The network of a configuration for given data, with its weights drawn by the standard."""
-    network, task = NETWORKS[config.network]
-    if task != data.task:
-        raise ValueError(f"model.network={config.network} is for {task}, the data for {data.task}")
+    network = NETWORKS.resolve(config.network)
+    if network.task != data.task:
+        raise ValueError(f"model.network={config.network} is for {network.task}, the data for {data.task}")
     known = inspect.signature(network).parameters
     options: dict[str, Any] = {}
     for name in (f.name for f in fields(ModelConfig)):
