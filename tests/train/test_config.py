@@ -39,7 +39,7 @@ def test_order_of_precedence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        ("nothing", [], "neither a YAML file nor a recipe; recipes: scanobjectnn"),
+        ("nothing", [], "neither a YAML file nor a recipe; recipes: modelnet40, norm-free"),
         ("shapes", ["--data.batch_size=many"], "batch_size"),
         ("shapes", ["--data.batchsize=1"], "batchsize"),
         ("shapes", ["--model.norm=instance"], "norm"),

@@ -10,6 +10,7 @@ from .files import read_points as read_points
 from .files import write_ply as write_ply
 from .folder import Folder as Folder
 from .modelnet import ModelNet as ModelNet
+from .names import DATASETS as DATASETS
 from .rooms import Rooms as Rooms
 from .sample import Batch as Batch
 from .sample import Sample as Sample

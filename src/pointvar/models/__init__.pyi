@@ -3,6 +3,7 @@ from .convolutions import Method as Method
 from .files import load as load
 from .files import read_notes as read_notes
 from .files import save as save
+from .names import NETWORKS as NETWORKS
 from .plain import PlainNet as PlainNet
 from .pointconv import PointConvClassifier as PointConvClassifier
 from .pointconv import PointConvNet as PointConvNet

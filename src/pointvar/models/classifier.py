@@ -50,6 +50,8 @@ class Classifier(nn.Module):
         - features: ``[N, in_channels]``; result: ``[B, num_classes]``
     """
 
+    task = "classification"
+
     def __init__(
         self,
         in_channels: int,

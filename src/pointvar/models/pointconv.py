@@ -54,6 +54,8 @@ class PointConvNet(nn.Module):
         - features: ``[N, in_channels]``; result: ``[N, num_classes]``
     """
 
+    task = "segmentation"
+
     def __init__(
         self,
         in_channels: int,
@@ -145,6 +147,8 @@ class PointConvClassifier(nn.Module):
 
     The others, and the shapes: as in ``PointConvNet`` and ``Classifier``.
     """
+
+    task = "classification"
 
     def __init__(
         self,

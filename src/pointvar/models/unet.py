@@ -55,6 +55,8 @@ class SegmentationUNet(nn.Module):
         - features: ``[N, in_channels]``; result: ``[M, num_classes]``
     """
 
+    task = "segmentation"
+
     def __init__(
         self,
         in_channels: int,

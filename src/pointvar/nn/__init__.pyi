@@ -2,6 +2,7 @@ from .block import ConvolutionBlock as ConvolutionBlock
 from .block import LinearBlock as LinearBlock
 from .block import NormActivation as NormActivation
 from .block import linear as linear
+from .names import NORMS as NORMS
 from .norm import BatchNorm as BatchNorm
 from .norm import Bias as Bias
 from .norm import CloudGroupNorm as CloudGroupNorm

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pointvar.data import Folder, ModelNet, PointData, Sample, ScanNet, ScanObjectNN, Shapes
+from pointvar.data import DATASETS, Folder, ModelNet, PointData, Sample, ScanNet, ScanObjectNN, Shapes
 from pointvar.data.base import Task
 from pointvar.data.transforms import (
     Compose,
@@ -55,7 +54,7 @@ def load_data(config: DataConfig) -> Data:
 
 def load_split(config: DataConfig, split: str, classes: list[str] | None = None) -> PointData:
     """The training ("train") or the test data ("test") of a configuration, counted by these classes."""
-    data = SOURCES[config.name](config, split)
+    data = DATASETS.resolve(config.name)(config, split)
     if isinstance(data, Folder) and classes is not None:
         data.align(classes)  # a class may have no file in one of the two
     size = config.train_size if split == "train" else config.test_size
@@ -134,17 +133,6 @@ def _scannet(config: DataConfig, split: str) -> PointData:
 
 def _folder(config: DataConfig, split: str) -> PointData:
     return Folder(_path(config) / split, config.task, config.columns)
-
-
-SOURCES: dict[str, Callable[[DataConfig, str], PointData]] = {
-    "shapes": _shapes,
-    "rooms": _rooms,
-    "modelnet": _modelnet,
-    "npz": _modelnet,
-    "scanobjectnn": _scanobjectnn,
-    "scannet": _scannet,
-    "folder": _folder,
-}
 
 
 def preparation(config: DataConfig, task: Task) -> list[Transform]:
