@@ -10,15 +10,19 @@ from pointvar.models.unet import SegmentationUNet
 from pointvar.recipes import RECIPES
 
 
-def _network(recipe: str, **sizes: int) -> tuple[Any, dict[str, Any]]:
-    options = dict(RECIPES[recipe]["model"])
-    return NETWORKS[options.pop("network")], {**sizes, **options}
+def _network(recipe: str, **others: Any) -> tuple[Any, dict[str, Any]]:
+    options = {**RECIPES[recipe]["model"], **others}
+    return NETWORKS[options.pop("network")], options
 
 
 PRESETS: dict[str, tuple[type[Classifier | SegmentationUNet], dict[str, Any]]] = {
-    "scanobjectnn": _network("scanobjectnn", in_channels=1, num_classes=15),  # input: the feature 1
-    "modelnet40": _network("modelnet40", in_channels=3, num_classes=40),  # input: normals
-    "scannet": _network("scannet", in_channels=3, num_classes=21),  # input: colours; class 0 is "unlabelled"
+    # Input: the feature 1.
+    "scanobjectnn": _network("scanobjectnn", in_channels=1, num_classes=15),
+    # Input: normals.
+    "modelnet40": _network("modelnet40", in_channels=3, num_classes=40),
+    # Input: colours. Class 0 is "unlabelled". The first reach is the paper's, 3; the recipe has
+    # that of the authors' code, 1.5.
+    "scannet": _network("scannet", in_channels=3, num_classes=21, first_reach=None),
 }
 """Name -> the network and its arguments."""
 

@@ -248,14 +248,16 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
 
         config = load_config("scanobjectnn", "norm-free", overrides=["--data.path=scanobjectnn"])
     """
-    parser, settings = _parser(), None
+    parser, settings, where = _parser(), None, ""
     try:
         for source in sources or [{}]:
+            where = "" if isinstance(source, Mapping) else f"{source}: "
             settings = parser.parse_object(dict(_read(source)), settings)
+        where = ""
         if overrides:
             settings = parser.parse_args(list(overrides), settings)
     except ArgumentError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(where + " ".join(str(error).split())) from error
     return Config(**vars(parser.instantiate(settings)))
 
 
