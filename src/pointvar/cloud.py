@@ -70,7 +70,7 @@ class PointCloud:
             num_clouds: number of clouds, to keep empty ones at the end; default ``batch.max() + 1``.
         """
         if not isinstance(batch, Tensor) or batch.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"batch must be an int64 or int32 tensor, got {_kind(batch)}")
+            raise TypeError(f"batch must be an int64 or int32 tensor, got {kind_of(batch)}")
         if batch.shape != points.shape[:1]:
             raise ValueError(
                 f"batch must hold one cloud index per point: expected shape "
@@ -153,7 +153,7 @@ class PointCloud:
             index = torch.arange(self.num_points, device=self.device)[index]
         if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32, torch.bool):
             raise TypeError(
-                f"points are chosen by an int64 tensor, a bool mask or a slice, got {_kind(index)}; "
+                f"points are chosen by an int64 tensor, a bool mask or a slice, got {kind_of(index)}; "
                 "use split() for single clouds"
             )
         if index.dtype == torch.bool:
@@ -207,7 +207,7 @@ class PointCloud:
 def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: str) -> Tensor:
     """A positive length as one value per cloud, ``[B]``, in the dtype of the points."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
-        raise TypeError(f"{name} must be a number or one number per cloud, got {_kind(value)}")
+        raise TypeError(f"{name} must be a number or one number per cloud, got {kind_of(value)}")
     dtype = value.dtype if isinstance(value, Tensor) else torch.float64  # no detour through float32
     given = torch.as_tensor(value, dtype=dtype).detach().to(device=cloud.device, dtype=torch.float64)
     if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, cloud.num_clouds)):
@@ -226,7 +226,7 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
 
 def _check_points(points: object) -> None:
     if not isinstance(points, Tensor):
-        raise TypeError(f"points must be a torch.Tensor of shape [N, D], got {_kind(points)}")
+        raise TypeError(f"points must be a torch.Tensor of shape [N, D], got {kind_of(points)}")
     if points.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"points must be float32 or float64, got {points.dtype}")
     if points.dim() != 2 or points.shape[1] not in (1, 2, 3):
@@ -241,7 +241,7 @@ def _check_points(points: object) -> None:
 def _offsets_of(lengths: object, points: Tensor) -> Tensor:
     given = torch.as_tensor(lengths) if isinstance(lengths, (Sequence, Tensor)) else None
     if given is None or (given.numel() and given.is_floating_point()) or given.dtype == torch.bool:
-        raise TypeError(f"lengths must be integers, one per cloud, got {_kind(lengths)}")
+        raise TypeError(f"lengths must be integers, one per cloud, got {kind_of(lengths)}")
     if given.dim() != 1:
         raise ValueError(f"lengths must have shape [B], got {list(given.shape)}")
     given = given.to(device=points.device, dtype=torch.int64)
@@ -256,7 +256,8 @@ def _cumulate(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a value is, for errors."""
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {list(value.shape)}"
-    return f"{type(value).__name__}"
+    return type(value).__name__

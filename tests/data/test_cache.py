@@ -78,15 +78,8 @@ from pathlib import Path
 import numpy as np
 from pointvar.data import Cache
 
-write = np.lib.format.write_array
-def half(file, array, *rest, **more):
-    write(file, array, *rest, **more)
-    file.flush()
-    if array.size == 1000:  # the first array is written, the second is to come
-        os.kill(os.getpid(), signal.SIGKILL)
-np.lib.format.write_array = half
-source = Path(sys.argv[1])
-Cache(sys.argv[2]).get(source, {}, lambda: {"points": np.zeros(1000), "label": np.zeros(10)})
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)  # the content is written, its name is to come
+Cache(sys.argv[2]).get(Path(sys.argv[1]), {}, lambda: {"points": np.zeros(1000), "label": np.zeros(10)})
 """
 
 

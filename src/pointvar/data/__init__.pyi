@@ -5,10 +5,10 @@ from .crops import CropSampler as CropSampler
 from .crops import SphereCrops as SphereCrops
 from .crops import cover as cover
 from .crops import crop_sphere as crop_sphere
-from .files import BadFileError as BadFileError
-from .files import read_points as read_points
-from .files import write_ply as write_ply
 from .folder import Folder as Folder
+from .formats import BadFileError as BadFileError
+from .formats import read_points as read_points
+from .formats import write_ply as write_ply
 from .modelnet import ModelNet as ModelNet
 from .names import DATASETS as DATASETS
 from .rooms import Rooms as Rooms

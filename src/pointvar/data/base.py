@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,8 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from pointvar.data.files import Array, Arrays, BadFileError, optional
-from pointvar.data.mesh import Mesh, sample_surface
+from pointvar.data.formats import BadFileError
 from pointvar.data.sample import Sample
 
 T = TypeVar("T")
@@ -53,8 +51,7 @@ def usable(items: Sequence[T], load: Callable[[T], Any], errors: Errors) -> list
     With "raise" all are kept, and a broken one raises when it is used. With "skip" each is tried now; a
     warning says how many were left out, and names each of them.
     """
-    if errors not in ("raise", "skip"):
-        raise ValueError(f'errors must be "raise" or "skip", got {errors!r}')
+    check_choice("errors", errors, ("raise", "skip"))
     if errors == "raise":
         return list(items)
     good, bad = [], []
@@ -71,15 +68,23 @@ def usable(items: Sequence[T], load: Callable[[T], Any], errors: Errors) -> list
     return good
 
 
-def require(path: Path, name: str, layout: str, source: str) -> None:
-    """Raises, with the layout and the source of the data set, where a file or folder is missing."""
+def require(path: Path, name: str, layout: str) -> Path:
+    """A path, or an error with the layout and the source of the data set where there is nothing."""
     if not path.exists():
-        raise FileNotFoundError(f"{name}: {path} is missing.\nExpected layout:\n{layout}\n{source}")
+        raise FileNotFoundError(f"{name}: {path} is missing.\nExpected layout:\n{layout}")
+    return path
 
 
-def check_split(split: str, choices: Sequence[str]) -> None:
-    if split not in choices:
-        raise ValueError(f"split must be one of {', '.join(choices)}, got {split!r}")
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def path_of(settings: Any) -> Path:
+    """Where the files are, from the data section of a configuration."""
+    if settings.path is None:
+        raise ValueError(f"data.path must say where the files of {settings.name} are")
+    return Path(settings.path)
 
 
 def first_points(array: Any, num_points: int | None, name: str) -> Any:
@@ -94,29 +99,3 @@ def first_points(array: Any, num_points: int | None, name: str) -> Any:
 def tensor(array: ArrayLike) -> Tensor:
     """A float32 tensor."""
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-
-
-def sampled(arrays: Arrays, num_points: int, path: Path) -> Arrays:
-    """Points and normals on the surface of a mesh that was read from ``path``; the same each time."""
-    seed = hashlib.sha256(path.name.encode()).digest()[:8]
-    random = np.random.default_rng(int.from_bytes(seed, "big"))
-    try:
-        points, normals = sample_surface(Mesh(arrays["points"], arrays["faces"]), num_points, random)
-    except ValueError as error:
-        raise BadFileError(f"{path}: {error}") from error
-    return {"points": points, "normals": normals}
-
-
-def read_clouds(path: Path) -> tuple[Array, Array]:
-    """Many clouds of as many points from one h5 file: ``data`` ``[M, N, 3]`` and ``label`` ``[M]``."""
-    h5py = optional("h5py", "data")
-    try:
-        with h5py.File(path, "r") as content:
-            points, labels = content["data"][()], content["label"][()].reshape(-1)
-    except Exception as error:
-        raise BadFileError(f"{path}: cannot be read as h5 with data and label: {error}") from error
-    if points.ndim != 3 or points.shape[2] != 3 or not points.size or len(points) != len(labels):
-        raise BadFileError(f"{path}: data {list(points.shape)} and label {list(labels.shape)} do not fit")
-    if not np.isfinite(points).all():
-        raise BadFileError(f"{path}: data holds NaN or infinity")
-    return points, labels.astype(np.int64)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pointvar.data.files import Arrays
+from pointvar.atomic import write_atomically
+from pointvar.data.formats import Arrays, read_numpy
 
 VERSION = 1  # to be raised when the meaning of what is kept changes
 HOUR = 3600.0
@@ -25,9 +26,8 @@ class Cache:
     """Converted files in a folder of their own.
 
     An entry belongs to a source file and the parameters of its conversion. It is used only as long as the
-    size and the modification time of the source are those it was made from. Entries are written under
-    another name, flushed to disk and renamed, so that an entry is whole or absent. The folder may be deleted
-    at any time.
+    size and the modification time of the source are those it was made from. An entry is whole or absent. The
+    folder may be deleted at any time.
 
     Args:
         folder: where to keep it; default the environment variable ``POINTVAR_CACHE``, else ``pointvar`` in
@@ -40,15 +40,15 @@ class Cache:
     def get(self, source: Path, parameters: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
         """The arrays that ``make()`` gives for this source and these parameters, from the folder if there."""
         entry = self.entry(source, parameters)
-        if entry.exists():
-            try:
-                with entry.open("rb") as file, np.load(file, allow_pickle=False) as content:
-                    return {name: content[name] for name in content.files}
-            except Exception:  # damaged on disk: what is kept here can always be made again
-                pass
+        with suppress(Exception):  # absent, or damaged: what is kept here can always be made again
+            return read_numpy(entry)
         arrays = make()
+        content = io.BytesIO()
+        np.savez(content, **arrays)  # type: ignore[arg-type]  # names are free
         try:
-            self._write(entry, arrays)
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(entry, content.getvalue())
+            _tidy(entry)
         except OSError as error:
             warnings.warn(
                 f"cannot keep converted data in {self.folder}: {error}; choose another folder with cache= or "
@@ -64,33 +64,11 @@ class Cache:
         state = _digest([status.st_size, status.st_mtime_ns])
         return self.folder / key[:2] / f"{key}-{state[:16]}.npz"
 
-    def _write(self, entry: Path, arrays: Arrays) -> None:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=entry.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]  # names are free
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, entry)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        for other in entry.parent.glob(f"{entry.name.split('-')[0]}-*.npz"):  # of the source as it was before
-            if other != entry:
-                other.unlink(missing_ok=True)
-        for leftover in entry.parent.glob(".writing-*"):  # of processes that were killed
-            with suppress(FileNotFoundError):  # another process may tidy up as well
-                if time.time() - leftover.stat().st_mtime > HOUR:
-                    leftover.unlink()
-
 
 def default_folder() -> Path:
     """The folder that is used when none is given."""
-    if chosen := os.environ.get("POINTVAR_CACHE"):
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "pointvar"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("POINTVAR_CACHE") or Path(home, "pointvar"))
 
 
 def resolve_cache(cache: Cache | Path | str | bool) -> Cache | None:
@@ -98,6 +76,24 @@ def resolve_cache(cache: Cache | Path | str | bool) -> Cache | None:
     if isinstance(cache, bool):
         return Cache() if cache else None
     return cache if isinstance(cache, Cache) else Cache(cache)
+
+
+def converted(
+    cache: Cache | None, source: Path, parameters: Mapping[str, Any], make: Callable[[], Arrays]
+) -> Arrays:
+    """The arrays that ``make()`` gives, from the cache if there is one."""
+    return make() if cache is None else cache.get(source, parameters, make)
+
+
+def _tidy(entry: Path) -> None:
+    """Removes the entries of the source as it was before, and what killed processes have left behind."""
+    for other in entry.parent.glob(f"{entry.name.split('-')[0]}-*.npz"):
+        if other != entry:
+            other.unlink(missing_ok=True)
+    for leftover in entry.parent.glob(".*.writing"):
+        with suppress(FileNotFoundError):  # another process may tidy up as well
+            if time.time() - leftover.stat().st_mtime > HOUR:
+                leftover.unlink()
 
 
 def _digest(value: object) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pointvar.data.base import Errors, PointData, Task, require, sampled, tensor, usable
-from pointvar.data.cache import Cache, resolve_cache
-from pointvar.data.files import FORMATS, Array, Arrays, BadFileError, read_points
+from pointvar.data.base import Errors, PointData, Task, check_choice, path_of, require, tensor, usable
+from pointvar.data.cache import Cache, converted, resolve_cache
+from pointvar.data.formats import FORMATS, Array, Arrays, BadFileError, read_points, sampled
 from pointvar.data.sample import Sample
 
-CLASSES = (
-    "ROOT/CLASS/any name.{ply, off, obj, stl, xyz, txt, csv, npy, npz, h5, las, laz}, one object per file"
-)
-POINTS = (
-    "ROOT/any name.{ply, xyz, txt, csv, npy, npz, h5, las, laz}, one scene per file, with a label per point"
-)
+ENDINGS = f"any name.{{{', '.join(ending[1:] for ending in FORMATS)}}}"
+LAYOUTS = {
+    "classification": f"ROOT/CLASS/{ENDINGS}, one object per file",
+    "segmentation": f"ROOT/{ENDINGS}, one scene per file, with a label per point",
+}
+Classes = Sequence[str] | Mapping[int, str] | None
 
 
 class Folder(PointData):
@@ -47,28 +48,31 @@ class Folder(PointData):
         root: Path | str,
         task: Task = "classification",
         features: Sequence[str] = (),
-        classes: Sequence[str] | Mapping[int, str] | None = None,
+        classes: Classes = None,
         label: str = "label",
         columns: Sequence[str] | None = None,
         num_points: int = 2048,
         errors: Errors = "raise",
         cache: Cache | Path | str | bool = True,
     ) -> None:
-        if task not in ("classification", "segmentation"):
-            raise ValueError(f'task must be "classification" or "segmentation", got {task!r}')
+        check_choice("task", task, get_args(Task))
         if isinstance(features, str):
             raise TypeError(f"features must be a list of names, got the string {features!r}")
         self.root, self.task, self.features, self.label = Path(root), task, list(features), label
         self.columns, self.num_points, self.cache = columns, num_points, resolve_cache(cache)
-        by_class = task == "classification"
-        require(self.root, "Folder", CLASSES if by_class else POINTS, "Give the folder of your own data.")
-        found = _by_class(self.root, classes) if by_class else _scenes(self.root)
-        self.files = usable(found, lambda item: self._arrays(item[0]), errors)
+        require(self.root, "Folder", f"{LAYOUTS[task]}\nGive the folder of your own data.")
         self._strict = not isinstance(classes, Mapping)
         self._index: dict[int, int] = {}  # of labels per point
-        if by_class:
+        if task == "classification":
             self.classes = _class_names(self.root, classes)
+            found = [(path, k) for k, name in enumerate(self.classes) for path in _known(self.root / name)]
         else:
+            found = [(path, -1) for path in ([self.root] if self.root.is_file() else _known(self.root))]
+        if not found:
+            text = f"Folder: there is no file of a known format in {self.root}.\nExpected: {LAYOUTS[task]}"
+            raise FileNotFoundError(text)
+        self.files = usable(found, lambda item: self._arrays(item[0]), errors)
+        if task == "segmentation":
             self.classes, self._index = self._point_classes(classes)
             self.files = usable(self.files, self._sample, errors)
         self.num_features = self._arrays(self.files[0][0])["features"].shape[1]
@@ -109,8 +113,6 @@ class Folder(PointData):
         return torch.tensor([self._index.get(value, -1) for value in values.tolist()])[inverse.reshape(-1)]
 
     def _arrays(self, path: Path) -> Arrays:
-        if self.cache is None:
-            return self._convert(path)
         parameters = {
             "task": self.task,
             "features": self.features,
@@ -118,40 +120,33 @@ class Folder(PointData):
             "columns": None if self.columns is None else list(self.columns),
             "num_points": self.num_points,
         }
-        return self.cache.get(path, parameters, lambda: self._convert(path))
+        return converted(self.cache, path, parameters, lambda: self._convert(path))
 
     def _convert(self, path: Path) -> Arrays:
         arrays = read_points(path, self.columns)
         if self.task == "classification" and len(arrays.get("faces", ())):
             arrays = sampled(arrays, self.num_points, path)
-        points = arrays["points"]
-        missing = [name for name in self.features if name not in arrays]
-        if missing:
-            raise BadFileError(f"{path}: no column {', '.join(missing)}; there are {', '.join(arrays)}")
-        columns = [
-            np.asarray(arrays[name], dtype=np.float32).reshape(len(points), -1) for name in self.features
-        ]
-        kept = {"features": np.concatenate(columns, 1) if columns else np.ones((len(points), 1), np.float32)}
-        if not np.isfinite(kept["features"]).all():
+        points, there = arrays["points"], ", ".join(arrays)
+        if missing := [name for name in self.features if name not in arrays]:
+            raise BadFileError(f"{path}: no column {', '.join(missing)}; there are {there}")
+        columns = [np.asarray(arrays[name], np.float32).reshape(len(points), -1) for name in self.features]
+        features = np.concatenate(columns or [np.ones((len(points), 1), np.float32)], 1)
+        if not np.isfinite(features).all():
             raise BadFileError(f"{path}: features hold NaN or infinity")
         if self.task == "classification":
-            return kept | {"points": points.astype(np.float32)}
+            return {"features": features, "points": points.astype(np.float32)}
         labels = arrays.get(self.label)
         if labels is None or labels.size != len(points):
-            raise BadFileError(
-                f"{path}: no label per point named {self.label!r}; there are {', '.join(arrays)}"
-            )
+            raise BadFileError(f"{path}: no label per point named {self.label!r}; there are {there}")
         if not (labels == np.round(labels)).all():
             raise BadFileError(f"{path}: the labels in {self.label!r} are not whole numbers")
-        kept["points"] = (points - np.floor(points.min(0))).astype(np.float32)
-        kept["label"] = labels.reshape(-1).astype(np.int64)
-        return kept | (
-            {"classes": arrays["classes"]} if arrays.get("classes", labels).dtype.kind == "U" else {}
-        )
+        moved = (points - np.floor(points.min(0))).astype(np.float32)
+        kept = {"features": features, "points": moved, "label": labels.reshape(-1).astype(np.int64)}
+        if arrays.get("classes", labels).dtype.kind == "U":
+            kept["classes"] = arrays["classes"]
+        return kept
 
-    def _point_classes(
-        self, classes: Sequence[str] | Mapping[int, str] | None
-    ) -> tuple[list[str], dict[int, int]]:
+    def _point_classes(self, classes: Classes) -> tuple[list[str], dict[int, int]]:
         """The names of the classes, and the class of each label in the files."""
         if isinstance(classes, Mapping):
             names = list(dict.fromkeys(classes.values()))  # several labels may share a class
@@ -160,36 +155,24 @@ class Folder(PointData):
             classes = self._arrays(self.files[0][0]).get("classes", np.array([])).tolist()
         if names := [str(name) for name in classes]:
             return names, {index: index for index in range(len(names))}
-        found: set[int] = set()
-        for path, _ in self.files:
-            found.update(np.unique(self._arrays(path)["label"]).tolist())
+        found = {value for path, _ in self.files for value in np.unique(self._arrays(path)["label"]).tolist()}
         values = sorted(found - {-1})
         return [str(value) for value in values], {value: index for index, value in enumerate(values)}
 
 
-def _class_names(root: Path, classes: Sequence[str] | Mapping[int, str] | None) -> list[str]:
-    found = sorted(path.name for path in root.iterdir() if path.is_dir())
+def from_settings(settings: Any, split: str) -> Folder:
+    return Folder(path_of(settings) / split, settings.task, settings.columns)
+
+
+def _class_names(root: Path, classes: Classes) -> list[str]:
     if isinstance(classes, Mapping):
         raise TypeError("the classes of a classification are a list of folder names, got a mapping")
-    unknown = [] if classes is None else sorted(set(found) - set(classes))
-    if unknown:
+    found = sorted(path.name for path in root.iterdir() if path.is_dir())
+    if classes is None:
+        return found
+    if unknown := sorted(set(found) - set(classes)):
         raise ValueError(f"{root} has folders that are none of the classes: {', '.join(unknown)}")
-    return found if classes is None else list(classes)
-
-
-def _by_class(root: Path, classes: Sequence[str] | Mapping[int, str] | None) -> list[tuple[Path, int]]:
-    names = _class_names(root, classes)
-    files = [(path, label) for label, name in enumerate(names) for path in _known(root / name)]
-    if not files:
-        raise FileNotFoundError(f"Folder: there is no file of a known format in {root}.\nExpected: {CLASSES}")
-    return files
-
-
-def _scenes(root: Path) -> list[tuple[Path, int]]:
-    files = [(path, -1) for path in ([root] if root.is_file() else _known(root))]
-    if not files:
-        raise FileNotFoundError(f"Folder: there is no file of a known format in {root}.\nExpected: {POINTS}")
-    return files
+    return list(classes)
 
 
 def _known(folder: Path) -> list[Path]:

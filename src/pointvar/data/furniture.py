@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from pointvar.data.mesh import Floats
 
@@ -14,8 +14,8 @@ CLASSES = [
     "floor", "ceiling", "wall", "door", "window", "table", "chair", "sofa", "bed", "shelf", "lamp", "clutter",
 ]  # fmt: skip
 Random = np.random.Generator
-Triple = tuple[float, float, float]
-Part = tuple[str, Floats, Triple, Triple]  # class, colour, centre, size
+Triple = Sequence[float] | Floats
+Part = tuple[Triple, Triple]  # centre and size of a box in the frame of a piece: front along x, floor at 0
 
 
 class Place(NamedTuple):
@@ -62,17 +62,14 @@ class Room:
                 break
         return spot
 
-    def _add(self, name: str, color: Floats, centre: ArrayLike, size: ArrayLike, turn: float = 0.0) -> None:
-        self.boxes.append((np.array(centre, dtype=np.float64), np.asarray(size, dtype=np.float64) / 2, turn))
-        self.labels.append(CLASSES.index(name))
-        self.colors.append(color)
-
-    def _assemble(self, where: Place, parts: list[Part], turn: float = 0.0) -> None:
-        """Boxes given in the frame of a piece of furniture (front along x, floor at 0) at its place."""
+    def _put(self, name: str, color: Floats, where: Place, *parts: Part, turn: float = 0.0) -> None:
+        """Adds the boxes of a piece of furniture that have one class and one colour."""
         cosine, sine = np.cos(where.turn), np.sin(where.turn)
-        for name, color, (x, y, z), size in parts:
-            middle = (where.x + cosine * x - sine * y, where.y + sine * x + cosine * y, z)
-            self._add(name, color, middle, size, where.turn + turn)
+        for (x, y, z), size in parts:
+            centre = np.array([where.x + cosine * x - sine * y, where.y + sine * x + cosine * y, z])
+            self.boxes.append((centre, np.array(size) / 2, where.turn + turn))
+            self.labels.append(CLASSES.index(name))
+            self.colors.append(color)
 
     def _door_and_windows(self) -> None:
         """A door in the first wall and perhaps windows in the others, a little in front of the wall."""
@@ -89,7 +86,7 @@ class Room:
             centre[along], size[along] = self.random.uniform(0.25, 0.75) * self.sides[along], wide
             centre[across], size[across] = self.sides[across] * (side > 1), 0.06
             centre[2], size[2] = low + tall / 2, tall
-            self._add(name, color, centre, size)
+            self._put(name, color, Place(0, 0, 0), (centre, size))
 
     def _place(self, length: float, width: float, at_wall: bool) -> Place | None:
         """A free spot for a piece of this depth and width, if there is one; its back to a wall if asked."""
@@ -111,104 +108,89 @@ class Room:
     def _bed(self) -> None:
         wide, color = self.random.uniform(0.9, 1.8), self.random.uniform(0.2, 0.9, 3)
         if where := self._place(2.1, wide, at_wall=True):
-            pillows = [(-0.75, y * wide, 0.6) for y in ([0.0] if wide < 1.3 else [-0.25, 0.25])]
-            self._assemble(where, [
-                ("bed", color, (0, 0, 0.35), (2.0, wide, 0.4)),
-                ("bed", color * 0.6, (-1.0, 0, 0.5), (0.08, wide, 1.0)),
-                *(("bed", np.full(3, 0.9), spot, (0.4, 0.4 * wide, 0.12)) for spot in pillows),
-            ])  # fmt: skip
+            self._put("bed", color, where, ((0, 0, 0.35), (2.0, wide, 0.4)))
+            self._put("bed", color * 0.6, where, ((-1.0, 0, 0.5), (0.08, wide, 1.0)))
+            for y in [0.0] if wide < 1.3 else [-0.25, 0.25]:  # pillows
+                self._put("bed", np.full(3, 0.9), where, ((-0.75, y * wide, 0.6), (0.4, 0.4 * wide, 0.12)))
 
     def _sofa(self) -> None:
         wide, color = self.random.uniform(1.4, 2.4), self.random.uniform(0.1, 0.8, 3)
         if where := self._place(0.9, wide, at_wall=True):
-            self._assemble(where, [
-                ("sofa", color, (0.05, 0, 0.22), (0.8, wide, 0.4)),
-                ("sofa", color, (-0.35, 0, 0.45), (0.2, wide, 0.85)),
-                *(("sofa", color, (0, s * (wide / 2 - 0.1), 0.35), (0.85, 0.2, 0.6)) for s in (-1, 1)),
-            ])  # fmt: skip
+            seat, back = ((0.05, 0, 0.22), (0.8, wide, 0.4)), ((-0.35, 0, 0.45), (0.2, wide, 0.85))
+            arms = [((0, s * (wide / 2 - 0.1), 0.35), (0.85, 0.2, 0.6)) for s in (-1, 1)]
+            self._put("sofa", color, where, seat, back, *arms)
 
     def _shelf(self) -> None:
         wide, tall, color = self.random.uniform(0.6, 1.4), self.random.uniform(1.0, 2.1), self._wood()
         if not (where := self._place(0.4, wide, at_wall=True)):
             return
         boards = np.linspace(0.02, tall - 0.02, int(self.random.integers(3, 6)))
-        parts = [("shelf", color, (0.0, 0.0, z), (0.35, wide, 0.03)) for z in boards]
-        parts += [("shelf", color, (0, s * wide / 2, tall / 2), (0.35, 0.03, tall)) for s in (-1, 1)]
-        parts += [("shelf", color * 0.8, (-0.16, 0, tall / 2), (0.02, wide, tall))]
+        self._put("shelf", color, where, *(((0, 0, z), (0.35, wide, 0.03)) for z in boards))
+        self._put(
+            "shelf", color, where, *(((0, s * wide / 2, tall / 2), (0.35, 0.03, tall)) for s in (-1, 1))
+        )
+        self._put("shelf", color * 0.8, where, ((-0.16, 0, tall / 2), (0.02, wide, tall)))
         for z in boards[:-1]:  # books
             if self.random.random() < 0.6:
                 book = self.random.uniform(0.15, 0.25)
                 spot = (0.0, self.random.uniform(-0.25, 0.25) * wide, z + 0.015 + book / 2)
-                parts.append(("clutter", self.random.uniform(0, 1, 3), spot, (0.2, 0.35 * wide, book)))
-        self._assemble(where, parts)
+                self._put("clutter", self.random.uniform(0, 1, 3), where, (spot, (0.2, 0.35 * wide, book)))
 
     def _table(self) -> None:
-        length, wide, tall = (
-            self.random.uniform(0.7, 1.0),
-            self.random.uniform(0.8, 1.8),
-            self.random.uniform(0.5, 0.78),
-        )
+        length, wide, tall = self.random.uniform((0.7, 0.8, 0.5), (1.0, 1.8, 0.78))
         color = self._wood()
         if not (where := self._place(length + 1.0, wide, at_wall=False)):
             return
-        self._assemble(where, [
-            ("table", color, (0, 0, tall), (length, wide, 0.04)), *_legs("table", color, length, wide, tall),
-        ])  # fmt: skip
+        self._put("table", color, where, ((0, 0, tall), (length, wide, 0.04)), *_legs(length, wide, tall))
         if self.random.random() < 0.7:
             size = self.random.uniform(0.1, 0.3, 3)
             spot = (self.random.uniform(-0.2, 0.2), self.random.uniform(-0.2, 0.2), tall + 0.02 + size[2] / 2)
-            self._assemble(where, [("clutter", self.random.uniform(0, 1, 3), spot, tuple(size))])
+            self._put("clutter", self.random.uniform(0, 1, 3), where, (spot, size))
         seat = self._wood()
         for side in (-1, 1):
             if self.random.random() < 0.8:
                 facing = where.turn + (np.pi if side > 0 else 0) + self.random.normal() * 0.2
                 away = side * (length / 2 + self.random.uniform(0, 0.25))
                 x, y = where.x + np.cos(where.turn) * away, where.y + np.sin(where.turn) * away
-                self._assemble(Place(x, y, facing), _chair(seat))
+                self._put("chair", seat, Place(x, y, facing), *CHAIR)
 
     def _chair(self) -> None:
         if where := self._place(0.5, 0.5, at_wall=False):
-            self._assemble(where, _chair(self._wood()))
+            self._put("chair", self._wood(), where, *CHAIR)
 
     def _lamp(self) -> None:
         color, wide = self.random.uniform(0.6, 1, 3), self.random.uniform(0.25, 0.4)
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5:  # from the ceiling
             x, y = self.random.uniform(0.3, 0.7, 2) * self.sides
             where, shade = Place(x, y, 0.0), self.height - self.random.uniform(0.3, 0.7)
-            rod = (0.0, 0.0, (shade + self.height) / 2)
-            parts: list[Part] = [("lamp", color, rod, (0.03, 0.03, self.height - shade))]
-        else:
-            free = self._place(0.4, 0.4, at_wall=False)
-            if free is None:
-                return
+            rod = (0, 0, (shade + self.height) / 2), (0.03, 0.03, self.height - shade)
+            self._put("lamp", color, where, rod)
+        elif free := self._place(0.4, 0.4, at_wall=False):
             where, shade = free, self.random.uniform(1.3, 1.8)
-            parts = [("lamp", color * 0.4, (0, 0, 0.02), (0.3, 0.3, 0.04))]
-            parts += [("lamp", color * 0.4, (0, 0, shade / 2), (0.03, 0.03, shade))]
-        self._assemble(where, parts)
+            foot, rod = ((0, 0, 0.02), (0.3, 0.3, 0.04)), ((0, 0, shade / 2), (0.03, 0.03, shade))
+            self._put("lamp", color * 0.4, where, foot, rod)
+        else:
+            return
         for turn in (0, np.pi / 4):  # two boxes make it nearly round
-            self._assemble(where, [("lamp", color, (0, 0, shade), (wide, wide, 0.25))], turn)
+            self._put("lamp", color, where, ((0, 0, shade), (wide, wide, 0.25)), turn=turn)
 
     def _clutter(self) -> None:
         size = self.random.uniform(0.1, 0.5, 3)
         if where := self._place(size[0], size[1], at_wall=self.random.random() < 0.5):
-            self._assemble(
-                where, [("clutter", self.random.uniform(0, 1, 3), (0, 0, size[2] / 2), tuple(size))]
-            )
+            self._put("clutter", self.random.uniform(0, 1, 3), where, ((0, 0, size[2] / 2), size))
 
     def _wood(self) -> Floats:
-        return np.array([0.55, 0.4, 0.25]) * self.random.uniform(0.5, 1.6) + self.random.uniform(
-            -0.05, 0.05, 3
-        )
+        brown = np.array([0.55, 0.4, 0.25]) * self.random.uniform(0.5, 1.6)
+        return brown + self.random.uniform(-0.05, 0.05, 3)
 
 
-def _legs(name: str, color: Floats, length: float, wide: float, tall: float) -> list[Part]:
+def _legs(length: float, wide: float, tall: float) -> list[Part]:
     x, y = length / 2 - 0.04, wide / 2 - 0.04
-    return [(name, color, (a * x, b * y, tall / 2), (0.05, 0.05, tall)) for a in (-1, 1) for b in (-1, 1)]
+    return [((a * x, b * y, tall / 2), (0.05, 0.05, tall)) for a in (-1, 1) for b in (-1, 1)]
 
 
-def _chair(color: Floats) -> list[Part]:
-    return [
-        ("chair", color, (0, 0, 0.45), (0.42, 0.42, 0.04)),
-        ("chair", color, (-0.2, 0, 0.7), (0.03, 0.42, 0.5)),
-        *_legs("chair", color, 0.42, 0.42, 0.45),
-    ]
+CHAIR: list[Part] = [
+    ((0, 0, 0.45), (0.42, 0.42, 0.04)),
+    ((-0.2, 0, 0.7), (0.03, 0.42, 0.5)),
+    *_legs(0.42, 0.42, 0.45),
+]

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from pointvar.data.base import (
-    Errors,
-    PointData,
-    Task,
-    check_split,
-    first_points,
-    read_clouds,
-    require,
-    sampled,
-    tensor,
-    usable,
-)
-from pointvar.data.cache import Cache, resolve_cache
-from pointvar.data.files import Array, Arrays, BadFileError, read_points
+from pointvar.data.base import Errors, PointData, check_choice, first_points, path_of, require, tensor, usable
+from pointvar.data.cache import Cache, converted, resolve_cache
+from pointvar.data.formats import Arrays, BadFileError, read_clouds, read_points, sampled
 from pointvar.data.sample import Sample
 
 LAYOUT = """  ROOT/CLASS/{train,test}/*.off                                          the meshes
   ROOT/{train,test}_files.txt, shape_names.txt, ply_data_*.h5            2,048 points
   ROOT/modelnet{10,40}_{train,test,shape_names}.txt, CLASS/*.txt         10,000 points with normals
-  a file *.npz with classes, {train,test}_{points,label,name} and, if there, normals_i8"""
-SOURCE = (
-    "The meshes: https://modelnet.cs.princeton.edu (for academic research; copyright is with their authors)."
-)
+  a file *.npz with classes, {train,test}_{points,label,name} and, if there, normals_i8
+The meshes: https://modelnet.cs.princeton.edu (for academic research; copyright is with their authors)."""
+COLUMNS = ["x", "y", "z", "nx", "ny", "nz"]
 
-Item = tuple[str, int, Callable[[], Arrays]]  # name, label, how to get points and normals
+Item = tuple[str, int, Path | Arrays]  # name, label, a file or what was in one
 
 
 class ModelNet(PointData):
@@ -48,7 +36,7 @@ class ModelNet(PointData):
         errors, cache: as in `Folder`; for meshes and txt.
     """
 
-    task: Task = "classification"
+    task = "classification"
 
     def __init__(
         self,
@@ -60,60 +48,72 @@ class ModelNet(PointData):
         errors: Errors = "raise",
         cache: Cache | Path | str | bool = True,
     ) -> None:
-        check_split(split, ["train", "test"])
-        root, keep = Path(root), resolve_cache(cache)
-        require(root, "ModelNet", LAYOUT, SOURCE)
+        check_choice("split", split, ("train", "test"))
+        root = require(Path(root), "ModelNet", LAYOUT)
+        self.num_points, self.normals, self.num_features = num_points, normals, 3 if normals else 1
+        self.cache = resolve_cache(cache)
         if root.suffix == ".npz":
             self.classes, items = _from_npz(root, split)
         elif (root / f"{split}_files.txt").exists():
             self.classes, items = _from_h5(root, split)
         elif (root / f"modelnet{num_classes}_{split}.txt").exists():
-            self.classes, items = _from_text(root, split, num_classes, keep)
+            self.classes, items = _from_text(root, split, num_classes)
         else:
-            self.classes, items = _from_meshes(root, split, num_points or 2048, keep)
-        self.items = usable(items, lambda item: item[2](), errors)
-        self.num_points, self.normals, self.num_features = num_points, normals, 3 if normals else 1
+            self.classes, items = _from_meshes(root, split)
+        self.items = usable(items, self._arrays, errors)
 
     def __len__(self) -> int:
         return len(self.items)
 
     def load(self, index: int) -> Sample:
-        name, label, get = self.items[index]
-        arrays = get()
+        name, label, _ = self.items[index]
+        arrays = self._arrays(self.items[index])
         points = tensor(first_points(arrays["points"], self.num_points, name))
         if not self.normals:
             return Sample(points, torch.ones(len(points), 1), label, name)
         if "normals" not in arrays:
             raise ValueError(f"{name} has no normals; this form of ModelNet holds points alone")
-        return Sample(points, tensor(arrays["normals"][: len(points)]), label, name)
+        normals = arrays["normals"][: len(points)].astype(np.float32)
+        if arrays["normals"].dtype == np.int8:  # in steps of 1/127
+            normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1)
+        return Sample(points, tensor(normals), label, name)
+
+    def _arrays(self, item: Item) -> Arrays:
+        source = item[2]
+        if isinstance(source, dict):
+            return source
+        count = self.num_points or 2048
+        parameters = {"mesh": count} if source.suffix == ".off" else {"columns": COLUMNS}
+        return converted(self.cache, source, parameters, lambda: _convert(source, count))
 
 
-def _from_meshes(
-    root: Path, split: str, num_points: int, cache: Cache | None
-) -> tuple[list[str], list[Item]]:
+def from_settings(settings: Any, split: str) -> ModelNet:
+    classes = int(settings.variant or 40)
+    return ModelNet(path_of(settings), split, normals=settings.normals, num_classes=classes)
+
+
+def _convert(path: Path, num_points: int) -> Arrays:
+    if path.suffix == ".txt":
+        return {name: array.astype(np.float32) for name, array in read_points(path, COLUMNS).items()}
+    arrays = read_points(path)
+    if not len(arrays["faces"]):
+        raise BadFileError(f"{path}: a mesh without faces")
+    return sampled(arrays, num_points, path)
+
+
+def _from_meshes(root: Path, split: str) -> tuple[list[str], list[Item]]:
     classes = sorted(path.name for path in root.iterdir() if path.is_dir())
-    files = [
-        (path, k) for k, name in enumerate(classes) for path in sorted((root / name / split).glob("*.off"))
+    folders = enumerate(root / name / split for name in classes)
+    items: list[Item] = [
+        (path.stem, label, path) for label, folder in folders for path in sorted(folder.glob("*.off"))
     ]
-    if not files:
-        raise FileNotFoundError(f"ModelNet: no {split} data in {root}.\nExpected layout:\n{LAYOUT}\n{SOURCE}")
-
-    def getter(path: Path) -> Callable[[], Arrays]:
-        def make() -> Arrays:
-            arrays = read_points(path)
-            if not len(arrays["faces"]):
-                raise BadFileError(f"{path}: a mesh without faces")
-            return sampled(arrays, num_points, path)
-
-        parameters = {"mesh": num_points}
-        return make if cache is None else lambda: cache.get(path, parameters, make)
-
-    return classes, [(path.stem, label, getter(path)) for path, label in files]
+    if not items:
+        raise FileNotFoundError(f"ModelNet: no {split} data in {root}.\nExpected layout:\n{LAYOUT}")
+    return classes, items
 
 
-def _from_text(root: Path, split: str, num_classes: int, cache: Cache | None) -> tuple[list[str], list[Item]]:
+def _from_text(root: Path, split: str, num_classes: int) -> tuple[list[str], list[Item]]:
     classes = _lines(root / f"modelnet{num_classes}_shape_names.txt")
-    columns = ["x", "y", "z", "nx", "ny", "nz"]
     items: list[Item] = []
     for name in _lines(root / f"modelnet{num_classes}_{split}.txt"):
         group = name.rsplit("_", 1)[0]
@@ -122,27 +122,17 @@ def _from_text(root: Path, split: str, num_classes: int, cache: Cache | None) ->
             raise FileNotFoundError(
                 f"ModelNet: {path}, listed in the {split} split, is missing or of no known class"
             )
-
-        def make(path: Path = path) -> Arrays:
-            return {key: array.astype(np.float32) for key, array in read_points(path, columns).items()}
-
-        def get(path: Path = path, make: Callable[[], Arrays] = make) -> Arrays:
-            return make() if cache is None else cache.get(path, {"columns": columns}, make)
-
-        items.append((name, classes.index(group), get))
+        items.append((name, classes.index(group), path))
     return classes, items
 
 
 def _from_h5(root: Path, split: str) -> tuple[list[str], list[Item]]:
-    names = [Path(line).name for line in _lines(root / f"{split}_files.txt")]  # they list paths of their own
-    for name in names:
-        require(root / name, "ModelNet", LAYOUT, SOURCE)
-    parts = [(name, *read_clouds(root / name)) for name in names]
-    return _lines(root / "shape_names.txt"), [
-        (f"{Path(name).stem}_{i}", int(labels[i]), _fixed(points[i]))
-        for name, points, labels in parts
-        for i in range(len(points))
-    ]
+    items: list[Item] = []
+    for line in _lines(root / f"{split}_files.txt"):
+        path = require(root / Path(line).name, "ModelNet", LAYOUT)  # they list folders of their own
+        for i, (points, label) in enumerate(zip(*read_clouds(path), strict=True)):
+            items.append((f"{path.stem}_{i}", int(label), {"points": points}))
+    return _lines(root / "shape_names.txt"), items
 
 
 def _from_npz(path: Path, split: str) -> tuple[list[str], list[Item]]:
@@ -150,30 +140,17 @@ def _from_npz(path: Path, split: str) -> tuple[list[str], list[Item]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             classes, points = content["classes"].tolist(), content[f"{split}_points"]
             labels, names = content[f"{split}_label"], content[f"{split}_name"].astype(str)
-            normals = content[f"{split}_normals_i8"] if f"{split}_normals_i8" in content.files else None
+            more = f"{split}_normals_i8"
+            normals = {"normals": content[more]} if more in content.files else {}
     except Exception as error:
         raise BadFileError(f"{path}: cannot be read: {error}\nExpected layout:\n{LAYOUT}") from error
+    clouds = {"points": points, **normals}
     return classes, [
-        (str(names[i]), int(labels[i]), _fixed(points[i], None if normals is None else normals[i]))
+        (str(names[i]), int(labels[i]), {kind: array[i] for kind, array in clouds.items()})
         for i in range(len(points))
     ]
 
 
-def _fixed(points: Array, normals: Array | None = None) -> Callable[[], Arrays]:
-    """Points that are in memory already; normals come as int8, in steps of 1/127."""
-
-    def get() -> Arrays:
-        if normals is None:
-            return {"points": points}
-        real = normals.astype(np.float32)
-        return {
-            "points": points,
-            "normals": real / np.maximum(np.linalg.norm(real, axis=1, keepdims=True), 1),
-        }
-
-    return get
-
-
 def _lines(path: Path) -> list[str]:
-    require(path, "ModelNet", LAYOUT, SOURCE)
-    return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    lines = require(path, "ModelNet", LAYOUT).read_text().splitlines()
+    return [line.strip() for line in lines if line.strip()]

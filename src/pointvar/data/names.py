@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 DATASETS: Registry[Callable[[Any, str], PointData]] = Registry(
     "data set",
     {
-        "shapes": "pointvar.train.sources:_shapes",
-        "rooms": "pointvar.train.sources:_rooms",
-        "modelnet": "pointvar.train.sources:_modelnet",
-        "scanobjectnn": "pointvar.train.sources:_scanobjectnn",
-        "scannet": "pointvar.train.sources:_scannet",
-        "folder": "pointvar.train.sources:_folder",
-        "npz": "pointvar.train.sources:_modelnet",
+        "shapes": "pointvar.data.synthetic:from_settings",
+        "rooms": "pointvar.data.rooms:from_settings",
+        "modelnet": "pointvar.data.modelnet:from_settings",
+        "scanobjectnn": "pointvar.data.scanobjectnn:from_settings",
+        "scannet": "pointvar.data.scannet:from_settings",
+        "folder": "pointvar.data.folder:from_settings",
+        "npz": "pointvar.data.modelnet:from_settings",
     },
 )

@@ -6,48 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pointvar.data.mesh import (
-    ROUND,
-    SQUARE,
-    Floats,
-    Mesh,
-    box,
-    loft,
-    merge,
-    pillar,
-    polygon,
-    solid,
-    tube,
-)
+from pointvar.data.mesh import ROUND, SQUARE, Floats, Mesh, box, loft, merge, pillar, polygon, solid, tube
 
 Random = np.random.Generator
 
 
-def _ellipsoid(random: Random) -> Mesh:
+def _ball(stretch: float = 0.0) -> Mesh:
+    """A sphere, its halves moved apart by a cylinder of twice this height."""
     angle = np.linspace(0, np.pi, 20)
-    return solid(ROUND, np.stack([np.sin(angle), -np.cos(angle)], axis=1))
-
-
-def _capsule(random: Random) -> Mesh:
-    angle, half = np.linspace(0, np.pi, 20), random.uniform(0.3, 1.2)
-    height = -np.cos(angle) + np.where(angle < np.pi / 2, -half, half)
+    height = -np.cos(angle) + np.where(angle < np.pi / 2, -stretch, stretch)
     return solid(ROUND, np.stack([np.sin(angle), height], axis=1))
-
-
-def _octahedron(random: Random) -> Mesh:
-    return solid(SQUARE, [(0, -1), (1, random.uniform(-0.3, 0.3)), (0, 1)])
-
-
-def _box(random: Random) -> Mesh:
-    return box(random.uniform(0.6, 1.6, 3))
-
-
-def _cylinder(random: Random) -> Mesh:
-    return pillar(ROUND, 1, 1, 0, random.uniform(0.8, 2.5))
-
-
-def _prism(random: Random) -> Mesh:
-    return pillar(polygon(6), 1, 1, 0, random.uniform(0.8, 2.5))
 
 
 def _gear(random: Random) -> Mesh:
@@ -56,26 +24,9 @@ def _gear(random: Random) -> Mesh:
     return pillar(polygon(4 * teeth) * radius[:, None], 1, 1, 0, random.uniform(0.8, 2.5))
 
 
-def _cone(random: Random) -> Mesh:
-    return pillar(ROUND, 1, random.uniform(0, 0.3), 0, random.uniform(1.0, 2.5))
-
-
-def _pyramid(random: Random) -> Mesh:
-    return pillar(SQUARE, 1, random.uniform(0, 0.3), 0, random.uniform(1.0, 2.5))
-
-
 def _circle(radius: float, turns: float = 1.0, rise: float = 0.0, steps: int = 40) -> Floats:
     angle = np.linspace(0, 2 * np.pi * turns, steps, endpoint=turns != 1)
     return np.stack([radius * np.cos(angle), radius * np.sin(angle), rise * angle / (2 * np.pi)], axis=1)
-
-
-def _torus(random: Random) -> Mesh:
-    return tube(_circle(1), random.uniform(0.2, 0.4), up=(0, 0, 1), closed=True)
-
-
-def _ring(random: Random) -> Mesh:
-    """A torus with a square section."""
-    return tube(_circle(1), random.uniform(0.15, 0.35), up=(0, 0, 1), closed=True, outline=SQUARE)
 
 
 def _spring(random: Random) -> Mesh:
@@ -96,21 +47,11 @@ def _upright(outline: Floats, width: float) -> Mesh:
     return Mesh(mesh.vertices[:, [0, 2, 1]] * [1, -1, 1], mesh.faces)
 
 
-def _wedge(random: Random) -> Mesh:
-    return _upright(np.array([(-1.0, 0), (0, 0), (0, 1)]), random.uniform(0.6, 2))
-
-
 def _stairs(random: Random) -> Mesh:
     steps = int(random.integers(4, 7))
     level = np.arange(steps, 0, -1) / steps
-    edge = np.stack(
-        [
-            np.stack([level - 1 - 1 / steps, level], 1),
-            np.stack([level - 1 - 1 / steps, level - 1 / steps], 1),
-        ],
-        1,
-    )
-    return _upright(np.concatenate([[(0, 0), (0, 1)], edge.reshape(-1, 2)]), random.uniform(0.6, 2))
+    edge = np.repeat(level - 1 - 1 / steps, 2), np.stack([level, level - 1 / steps], 1).reshape(-1)
+    return _upright(np.concatenate([[(0, 0), (0, 1)], np.stack(edge, 1)]), random.uniform(0.6, 2))
 
 
 def _legs(random: Random, outline: Floats, x: float, y: float, height: float) -> Mesh:
@@ -126,7 +67,6 @@ def _table(random: Random) -> Mesh:
 
 
 def _stool(random: Random) -> Mesh:
-    """A table with a round top."""
     radius, height = random.uniform(0.6, 1.0), random.uniform(0.6, 1.2)
     top = pillar(ROUND, radius, radius, height - 0.05, height + 0.05)
     return merge(top, _legs(random, SQUARE, 0.75 * radius, 0.75 * radius, height))
@@ -158,9 +98,8 @@ def _shelf(random: Random) -> Mesh:
 def _lamp(random: Random) -> Mesh:
     height, wide, narrow = random.uniform(1.2, 2.2), random.uniform(0.4, 0.7), random.uniform(0.15, 0.4)
     shade = pillar(ROUND, wide, narrow, height - 0.5, height)
-    return merge(
-        shade, pillar(ROUND, 0.35, 0.35, 0, 0.08), pillar(ROUND[::4], 0.05, 0.05, 0.08, height - 0.5)
-    )
+    foot, rod = pillar(ROUND, 0.35, 0.35, 0, 0.08), pillar(ROUND[::4], 0.05, 0.05, 0.08, height - 0.5)
+    return merge(shade, foot, rod)
 
 
 def _vase(random: Random) -> Mesh:
@@ -193,20 +132,20 @@ def _mug(random: Random) -> Mesh:
 
 
 OBJECTS: dict[str, Callable[[Random], Mesh]] = {
-    "ellipsoid": _ellipsoid,
-    "capsule": _capsule,
-    "octahedron": _octahedron,
-    "box": _box,
-    "cylinder": _cylinder,
-    "hexagonal prism": _prism,
+    "ellipsoid": lambda random: _ball(),
+    "capsule": lambda random: _ball(random.uniform(0.3, 1.2)),
+    "octahedron": lambda random: solid(SQUARE, [(0, -1), (1, random.uniform(-0.3, 0.3)), (0, 1)]),
+    "box": lambda random: box(random.uniform(0.6, 1.6, 3)),
+    "cylinder": lambda random: pillar(ROUND, 1, 1, 0, random.uniform(0.8, 2.5)),
+    "hexagonal prism": lambda random: pillar(polygon(6), 1, 1, 0, random.uniform(0.8, 2.5)),
     "gear": _gear,
-    "cone": _cone,
-    "pyramid": _pyramid,
-    "torus": _torus,
-    "ring": _ring,
+    "cone": lambda random: pillar(ROUND, 1, random.uniform(0, 0.3), 0, random.uniform(1.0, 2.5)),
+    "pyramid": lambda random: pillar(SQUARE, 1, random.uniform(0, 0.3), 0, random.uniform(1.0, 2.5)),
+    "torus": lambda random: tube(_circle(1), random.uniform(0.2, 0.4), (0, 0, 1), closed=True),
+    "ring": lambda random: tube(_circle(1), random.uniform(0.15, 0.35), (0, 0, 1), True, SQUARE),
     "spring": _spring,
     "pipe": _pipe,
-    "wedge": _wedge,
+    "wedge": lambda random: _upright(np.array([(-1.0, 0), (0, 0), (0, 1)]), random.uniform(0.6, 2)),
     "stairs": _stairs,
     "table": _table,
     "stool": _stool,

@@ -2,63 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pointvar.data.base import PointData, Task, check_split, tensor
+from pointvar.data.base import tensor
 from pointvar.data.furniture import CLASSES, Random, Room
 from pointvar.data.mesh import Floats
 from pointvar.data.sample import Sample
-from pointvar.data.synthetic import SPLITS
+from pointvar.data.synthetic import Synthetic, made
 
 Integers = NDArray[np.int64]
 
 
-class Rooms(PointData):
+@dataclass(eq=False)
+class Rooms(Synthetic):
     """Scans of furnished rooms to segment: 12 classes, colours as features, in metres, up is z.
 
     Rays leave two scanner positions evenly in all directions and end where they first hit: near surfaces are
     dense, far and slanted ones sparse (density falls with the squared distance), and what lies behind is
-    missing. A room depends on the arguments, ``seed``, ``split`` and its index alone.
-
-    Args:
-        size: number of rooms.
-        split: "train", "validation" or "test"; different rooms of the same distribution.
-        num_points: points per room.
-        seed: another seed gives another data set.
-        noise: standard deviation of the measured distance along the ray, in metres.
-        floor: smallest and largest length of a side of a room, in metres.
+    missing. The noise is that of the measured distance along the ray.
     """
 
-    task: Task = "segmentation"
+    task = "segmentation"
+    num_points: int = 30_000
+    noise: float = 0.005
+    floor: tuple[float, float] = (3.5, 8.0)
+    """Smallest and largest length of a side of a room, in metres."""
 
-    def __init__(
-        self,
-        size: int,
-        split: str = "train",
-        num_points: int = 30_000,
-        seed: int = 0,
-        noise: float = 0.005,
-        floor: tuple[float, float] = (3.5, 8.0),
-    ) -> None:
-        check_split(split, list(SPLITS))
-        if size < 0 or num_points < 1 or seed < 0 or noise < 0:
-            raise ValueError(
-                "size, seed and noise must not be negative and num_points must be positive, "
-                f"got size={size}, num_points={num_points}, seed={seed}, noise={noise}"
-            )
-        if not 2 <= floor[0] <= floor[1]:
-            raise ValueError(f"the sides of a room need 2 <= smallest <= largest, got {floor}")
-        self.size, self.split, self.num_points, self.seed = size, split, num_points, seed
-        self.noise, self.floor = noise, floor
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= self.floor[0] <= self.floor[1]:
+            raise ValueError(f"the sides of a room need 2 <= smallest <= largest, got {self.floor}")
         self.classes, self.num_features = list(CLASSES), 3
 
-    def __len__(self) -> int:
-        return self.size
-
-    def load(self, index: int) -> Sample:
-        random = np.random.default_rng([self.seed, SPLITS[self.split], index])
+    def make(self, index: int, random: Random) -> Sample:
         room = Room(random, random.uniform(*self.floor, 2), random.uniform(2.4, 3.2))
         room.furnish()
         points, surface = _scan(room, self.num_points, self.noise, random)
@@ -66,6 +47,11 @@ class Rooms(PointData):
         colors += random.normal(size=(self.num_points, 3)) * 0.02
         label = torch.from_numpy(np.array(room.labels)[surface])
         return Sample(tensor(points), tensor(colors.clip(0, 1)), label, f"room_{self.split}_{index}")
+
+
+def from_settings(settings: Any, split: str) -> Rooms:
+    size = made(settings, split, {"train": 50, "test": 10})
+    return Rooms(size, split, settings.num_points or 30_000)
 
 
 def _scan(room: Room, count: int, noise: float, random: Random) -> tuple[Floats, Integers]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pointvar.cloud import PointCloud
+from pointvar.cloud import PointCloud, kind_of
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,19 @@ class Sample:
     name: str = ""
 
     def __post_init__(self) -> None:
-        points, features, label = self.points, self.features, self.label
-        if not isinstance(points, Tensor) or points.dtype != torch.float32 or points.dim() != 2:
-            raise ValueError(f"{self._who}points must be float32 [N, D], got {_kind(points)}")
-        count = points.shape[0]
-        if not isinstance(features, Tensor) or features.dtype != torch.float32 or features.dim() != 2:
-            raise ValueError(f"{self._who}features must be float32 [N, C], got {_kind(features)}")
-        if features.shape[0] != count:
-            raise ValueError(f"{self._who}{count} points, but {features.shape[0]} rows of features")
+        who = f"sample {self.name!r}:" if self.name else "sample:"
+        for name, width in (("points", "D"), ("features", "C")):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) or value.dtype != torch.float32 or value.dim() != 2:
+                raise ValueError(f"{who} {name} must be float32 [N, {width}], got {kind_of(value)}")
+        count, label = len(self), self.label
+        if self.features.shape[0] != count:
+            raise ValueError(f"{who} {count} points, but {self.features.shape[0]} rows of features")
         if isinstance(label, Tensor):
             if label.dtype != torch.int64 or label.shape != (count,):
-                raise ValueError(f"{self._who}labels per point must be int64 [{count}], got {_kind(label)}")
+                raise ValueError(f"{who} labels per point must be int64 [{count}], got {kind_of(label)}")
         elif isinstance(label, bool) or not isinstance(label, int):
-            raise TypeError(f"{self._who}label must be an int or an int64 tensor [N], got {_kind(label)}")
-
-    @property
-    def _who(self) -> str:
-        return f"sample {self.name!r}: " if self.name else "sample: "
+            raise TypeError(f"{who} label must be an int or an int64 tensor [N], got {kind_of(label)}")
 
     def __getitem__(self, index: Tensor | slice) -> Sample:
         """The sample of the chosen points: an index, a mask or a slice."""
@@ -79,14 +75,13 @@ class Batch:
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """The batch on another device or of another float dtype, as ``Tensor.to``; labels stay int64."""
         cloud = self.cloud.to(*args, **kwargs)
-        labels = self.labels.to(cloud.device)
-        return Batch(cloud, self.features.to(*args, **kwargs), labels, self.names)
+        features, labels = self.features.to(*args, **kwargs), self.labels.to(cloud.device)
+        return Batch(cloud, features, labels, self.names)
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory; a data loader with ``pin_memory=True`` calls this."""
-        return Batch(
-            self.cloud.pin_memory(), self.features.pin_memory(), self.labels.pin_memory(), self.names
-        )
+        features, labels = self.features.pin_memory(), self.labels.pin_memory()
+        return Batch(self.cloud.pin_memory(), features, labels, self.names)
 
     def __len__(self) -> int:
         return self.cloud.num_clouds
@@ -102,16 +97,9 @@ def collate(samples: Sequence[Sample]) -> Batch:
     per_point = [sample.label for sample in samples if isinstance(sample.label, Tensor)]
     if per_point and len(per_point) < len(samples):
         raise ValueError("a batch holds labels per cloud or per point, not both")
-    labels = torch.cat(per_point) if per_point else torch.tensor([sample.label for sample in samples])
     return Batch(
-        cloud=PointCloud.from_list([sample.points for sample in samples]),
-        features=torch.cat([sample.features for sample in samples]),
-        labels=labels,
-        names=[sample.name for sample in samples],
+        PointCloud.from_list([sample.points for sample in samples]),
+        torch.cat([sample.features for sample in samples]),
+        torch.cat(per_point) if per_point else torch.tensor([sample.label for sample in samples]),
+        [sample.name for sample in samples],
     )
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {list(value.shape)}"
-    return type(value).__name__

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from pointvar.data.base import Errors, PointData, Task, require, tensor, usable
-from pointvar.data.cache import Cache, resolve_cache
-from pointvar.data.files import Arrays, BadFileError, read_points
+from pointvar.data.base import Errors, PointData, path_of, require, tensor, usable
+from pointvar.data.cache import Cache, converted, resolve_cache
+from pointvar.data.formats import Arrays, BadFileError, read_points
 from pointvar.data.sample import Sample
 
 NYU40 = {
@@ -19,8 +20,8 @@ NYU40 = {
     28: "shower curtain", 33: "toilet", 34: "sink", 36: "bathtub", 39: "other furniture",
 }  # fmt: skip
 LAYOUT = """  ROOT/SCENE/SCENE_vh_clean_2.ply and SCENE_vh_clean_2.labels.ply (or in ROOT/scans/SCENE, ROOT)
-  a text file with one SCENE per line for each split, such as scannetv2_train.txt"""
-SOURCE = """ScanNet is given for non-commercial use to those who sign its terms of use: http://www.scan-net.org.
+  a text file with one SCENE per line for each split, such as scannetv2_train.txt
+ScanNet is given for non-commercial use to those who sign its terms of use: http://www.scan-net.org.
 The lists of the v2 split (1,201 / 312 / 100 scenes): Tasks/Benchmark of https://github.com/ScanNet/ScanNet."""
 
 
@@ -37,7 +38,7 @@ class ScanNet(PointData):
         errors, cache: as in `Folder`.
     """
 
-    task: Task = "segmentation"
+    task = "segmentation"
 
     def __init__(
         self,
@@ -49,10 +50,10 @@ class ScanNet(PointData):
     ) -> None:
         self.root, self.labelled, self.cache = Path(root), labelled, resolve_cache(cache)
         self.classes, self.num_features = list(NYU40.values()), 3
-        require(self.root, "ScanNet", LAYOUT, SOURCE)
+        require(self.root, "ScanNet", LAYOUT)
         if isinstance(scenes, (str, Path)):
-            require(Path(scenes), "ScanNet", LAYOUT, SOURCE)
-            scenes = [line.strip() for line in Path(scenes).read_text().splitlines() if line.strip()]
+            lines = require(Path(scenes), "ScanNet", LAYOUT).read_text().splitlines()
+            scenes = [line.strip() for line in lines if line.strip()]
         if not scenes:
             raise ValueError("ScanNet: the list of scenes is empty")
         self.scenes = usable([self._find(scene) for scene in scenes], self._arrays, errors)
@@ -63,27 +64,21 @@ class ScanNet(PointData):
     def load(self, index: int) -> Sample:
         path = self.scenes[index]
         arrays = self._arrays(path)
-        name = path.name.removesuffix("_vh_clean_2.ply")
-        return Sample(
-            tensor(arrays["points"]), tensor(arrays["colors"]), torch.from_numpy(arrays["label"]), name
-        )
+        points, label = tensor(arrays["points"]), torch.from_numpy(arrays["label"])
+        return Sample(points, tensor(arrays["colors"]), label, path.name.removesuffix("_vh_clean_2.ply"))
 
     def _find(self, scene: str) -> Path:
         name = f"{scene}_vh_clean_2.ply"
         places = [self.root / scene / name, self.root / name, self.root / "scans" / scene / name]
-        found = next((place for place in places if place.exists()), None)
-        require(found or places[0], "ScanNet", LAYOUT, SOURCE)
-        assert found is not None
+        found = require(next(filter(Path.exists, places), places[0]), "ScanNet", LAYOUT)
         if self.labelled:
-            require(_labels_of(found), "ScanNet", LAYOUT, SOURCE)
+            require(_labels_of(found), "ScanNet", LAYOUT)
         return found
 
     def _arrays(self, path: Path) -> Arrays:
-        if self.cache is None:
-            return self._convert(path)
         status = _labels_of(path).stat() if self.labelled else None
         parameters = {"labels": None if status is None else [status.st_size, status.st_mtime_ns]}
-        return self.cache.get(path, parameters, lambda: self._convert(path))
+        return converted(self.cache, path, parameters, lambda: self._convert(path))
 
     def _convert(self, path: Path) -> Arrays:
         arrays = read_points(path)
@@ -99,6 +94,12 @@ class ScanNet(PointData):
             for index, identity in enumerate(NYU40):
                 label[found == identity] = index
         return {"points": points, "colors": colors.astype(np.float32), "label": label}
+
+
+def from_settings(settings: Any, split: str) -> ScanNet:
+    if settings.scenes is None or split not in settings.scenes:
+        raise ValueError(f"data.scenes must name the list of {split} scenes: {{train: FILE, test: FILE}}")
+    return ScanNet(path_of(settings), settings.scenes[split])
 
 
 def _labels_of(path: Path) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pointvar.data.base import PointData, Task, check_split, first_points, read_clouds, require, tensor
-from pointvar.data.files import BadFileError
+from pointvar.data.base import PointData, check_choice, first_points, path_of, require, tensor
+from pointvar.data.formats import BadFileError, read_clouds
 from pointvar.data.sample import Sample
 
 CLASSES = [
@@ -23,8 +24,8 @@ VARIANTS = {
 }
 LAYOUT = """  ROOT/main_split/{training,test}_objectdataset*.h5        with background
   ROOT/main_split_nobg/{training,test}_objectdataset*.h5   without background
-  (split1 ... split4 and their _nobg likewise)"""
-SOURCE = """Get h5_files.zip from https://hkust-vgd.github.io/scanobjectnn/ under the terms of use given there
+  (split1 ... split4 and their _nobg likewise)
+Get h5_files.zip from https://hkust-vgd.github.io/scanobjectnn/ under the terms of use given there
 (the scans come from SceneNN and ScanNet, whose terms apply too)."""
 
 
@@ -42,7 +43,7 @@ class ScanObjectNN(PointData):
         classes: names of the classes of another data set in this layout.
     """
 
-    task: Task = "classification"
+    task = "classification"
 
     def __init__(
         self,
@@ -54,21 +55,16 @@ class ScanObjectNN(PointData):
         num_points: int | None = None,
         classes: list[str] | None = None,
     ) -> None:
-        check_split(split, ["train", "test"])
-        if variant not in VARIANTS:
-            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+        check_choice("split", split, ("train", "test"))
+        check_choice("variant", variant, VARIANTS)
         path = Path(root)
         if path.suffix != ".h5":
             stem = "training" if split == "train" else "test"
-            path = (
-                path
-                / (fold + ("" if background else "_nobg"))
-                / f"{stem}_objectdataset{VARIANTS[variant]}.h5"
-            )
-        require(path, "ScanObjectNN", LAYOUT, SOURCE)
+            folder = fold if background else f"{fold}_nobg"
+            path = path / folder / f"{stem}_objectdataset{VARIANTS[variant]}.h5"
+        self.points, self.labels = read_clouds(require(path, "ScanObjectNN", LAYOUT))
         self.classes = CLASSES if classes is None else list(classes)
         self.num_features, self.num_points, self.name = 1, num_points, path.stem
-        self.points, self.labels = read_clouds(path)
         if self.labels.max() >= len(self.classes):
             raise BadFileError(
                 f"{path}: label {self.labels.max()}, but there are {len(self.classes)} classes"
@@ -81,3 +77,7 @@ class ScanObjectNN(PointData):
         name = f"{self.name}_{index}"
         points = tensor(first_points(self.points[index], self.num_points, name))
         return Sample(points, torch.ones(len(points), 1), int(self.labels[index]), name)
+
+
+def from_settings(settings: Any, split: str) -> ScanObjectNN:
+    return ScanObjectNN(path_of(settings), split, settings.variant or "OBJ")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pointvar.data.base import PointData, Task, check_split, tensor
+from pointvar.data.base import PointData, check_choice, tensor
 from pointvar.data.mesh import Floats, Mesh, sample_surface
 from pointvar.data.objects import OBJECTS, Random
 from pointvar.data.sample import Sample
@@ -14,65 +18,80 @@ from pointvar.data.sample import Sample
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 
 
-class Shapes(PointData):
-    """Partial scans of parametric objects to classify: 25 classes, some of which differ in local shape only.
+@dataclass(eq=False)
+class Synthetic(PointData):
+    """Samples that depend on the arguments, ``seed``, ``split`` and their index alone, whichever process asks
+    for them and in whatever order."""
 
-    Each object has random proportions and a random rotation about the up axis (z), and is seen from one side:
-    what faces away, lies behind another part or beyond a random cut is missing, and points are denser nearer
-    to the scanner. Points are centred, the farthest at norm 1, in random order. A sample depends on the
-    arguments, ``seed``, ``split`` and its index alone, whichever process asks for it and in whatever order.
+    size: int
+    """Number of samples."""
+    split: str = "train"
+    """"train", "validation" or "test"; different samples of the same distribution."""
+    num_points: int = 1024
+    """Points per sample."""
+    seed: int = 0
+    """Another seed gives another data set."""
+    noise: float = 0.01
+    """Standard deviation of the noise of the scanner."""
 
-    Args:
-        size: number of samples; classes take turns, so that they are balanced.
-        split: "train", "validation" or "test"; different samples of the same distribution.
-        num_points: points per sample.
-        seed: another seed gives another data set.
-        noise: standard deviation of the noise on the coordinates, relative to the object's radius.
-        partial: False gives the whole surface, evenly sampled.
-        normals: True gives the unit normals as features, False the constant 1.
-    """
-
-    task: Task = "classification"
-
-    def __init__(
-        self,
-        size: int,
-        split: str = "train",
-        num_points: int = 1024,
-        seed: int = 0,
-        noise: float = 0.01,
-        partial: bool = True,
-        normals: bool = False,
-    ) -> None:
-        check_split(split, list(SPLITS))
-        if size < 0 or num_points < 1 or seed < 0 or noise < 0:
+    def __post_init__(self) -> None:
+        check_choice("split", self.split, SPLITS)
+        if self.size < 0 or self.num_points < 1 or self.seed < 0 or self.noise < 0:
             raise ValueError(
-                "size, seed and noise must not be negative and num_points must be positive, "
-                f"got size={size}, num_points={num_points}, seed={seed}, noise={noise}"
+                f"size, seed and noise must not be negative and num_points must be positive, got {self}"
             )
-        self.size, self.split, self.num_points, self.seed = size, split, num_points, seed
-        self.noise, self.partial, self.normals = noise, partial, normals
-        self.classes = list(OBJECTS)
-        self.num_features = 3 if normals else 1
 
     def __len__(self) -> int:
         return self.size
 
     def load(self, index: int) -> Sample:
-        random = np.random.default_rng([self.seed, SPLITS[self.split], index])
+        return self.make(index, np.random.default_rng([self.seed, SPLITS[self.split], index]))
+
+    @abstractmethod
+    def make(self, index: int, random: Random) -> Sample: ...
+
+
+@dataclass(eq=False)
+class Shapes(Synthetic):
+    """Partial scans of parametric objects to classify: 25 classes, some of which differ in local shape only.
+
+    Each object has random proportions and a random rotation about the up axis (z), and is seen from one side:
+    what faces away, lies behind another part or beyond a random cut is missing, and points are denser nearer
+    to the scanner. Points are centred, the farthest at norm 1, in random order, with noise relative to the
+    object's radius. Classes take turns, so that they are balanced.
+    """
+
+    task = "classification"
+    partial: bool = True
+    """False gives the whole surface, evenly sampled."""
+    normals: bool = False
+    """True gives the unit normals as features, False the constant 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.classes, self.num_features = list(OBJECTS), 3 if self.normals else 1
+
+    def make(self, index: int, random: Random) -> Sample:
         label = index % len(self.classes)
         name = self.classes[label]
         mesh = _posed(OBJECTS[name](random), random)
-        points, normals = (
-            _scan(mesh, self.num_points, random)
-            if self.partial
-            else sample_surface(mesh, self.num_points, random)
-        )
+        surface = _scan if self.partial else sample_surface
+        points, normals = surface(mesh, self.num_points, random)
         points = points + random.normal(size=points.shape) * self.noise
         points = points - points.mean(0)
         points /= np.linalg.norm(points, axis=1).max()
         features = tensor(normals) if self.normals else torch.ones(self.num_points, 1)
         return Sample(tensor(points), features, label, f"{name}_{self.split}_{index}")
+
+
+def from_settings(settings: Any, split: str) -> Shapes:
+    size = made(settings, split, {"train": 1000, "test": 500})
+    return Shapes(size, split, settings.num_points or 1024, normals=settings.normals)
+
+
+def made(settings: Any, split: str, default: dict[str, int]) -> int:
+    """How many samples a configuration wants."""
+    return (settings.train_size if split == "train" else settings.test_size) or default[split]
 
 
 # From a mesh to a scan

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pointvar.registry import Registry
 
 if TYPE_CHECKING:
-    from torch.nn import Module as Network
+    from pointvar.models.network import Network
 
 NETWORKS: Registry[type[Network]] = Registry(
     "network",

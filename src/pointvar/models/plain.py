@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pointvar.geometry import Neighborhood
 from pointvar.models.convolutions import Convolutions, Method
-from pointvar.models.files import savable
+from pointvar.models.storage import savable
 from pointvar.nn import ConvolutionBlock, NormActivation
 from pointvar.nn.norm import Norm
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy, Neighborhood
 from pointvar.models.convolutions import Convolutions, Method, check_levels
-from pointvar.models.files import savable
+from pointvar.models.storage import savable
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, linear
 from pointvar.nn.norm import Norm
 

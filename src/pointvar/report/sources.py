@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from pointvar.data.files import FORMATS, read_points
+from pointvar.data.formats import FORMATS, read_points
 from pointvar.experiments import EXPERIMENTS
 from pointvar.report.markdown import show_markdown
 from pointvar.report.numbers import show_json, show_rows

@@ -24,7 +24,7 @@ from pointvar.data import CropSampler, SphereCrops, class_weights, count_labels
 from pointvar.data.crops import Place
 from pointvar.layers import restored
 from pointvar.models import save
-from pointvar.models.files import can_save
+from pointvar.models.storage import can_save
 from pointvar.train.build import build_model
 from pointvar.train.callbacks import (
     LAST,

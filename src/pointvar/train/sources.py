@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pointvar.data import DATASETS, Folder, ModelNet, PointData, Sample, ScanNet, ScanObjectNN, Shapes
+from pointvar.data import DATASETS, Folder, PointData, Sample
 from pointvar.data.base import Task
 from pointvar.data.transforms import (
     Compose,
@@ -94,45 +93,6 @@ class _First(PointData):
         if index not in self._kept:
             self._kept[index] = self.data[index]
         return self._kept[index]
-
-
-def _path(config: DataConfig) -> Path:
-    if config.path is None:
-        raise ValueError(f"data.path must say where the files of {config.name} are")
-    return Path(config.path)
-
-
-def _shapes(config: DataConfig, split: str) -> PointData:
-    size = config.train_size if split == "train" else config.test_size
-    size = size if size is not None else 1000 if split == "train" else 500
-    return Shapes(size, split, config.num_points or 1024, normals=config.normals)
-
-
-def _rooms(config: DataConfig, split: str) -> PointData:
-    size = config.train_size if split == "train" else config.test_size
-    from pointvar.data.rooms import Rooms
-
-    size = size if size is not None else 50 if split == "train" else 10
-    return Rooms(size, split, config.num_points or 30_000)
-
-
-def _modelnet(config: DataConfig, split: str) -> PointData:
-    classes = int(config.variant or 40)
-    return ModelNet(_path(config), split, normals=config.normals, num_classes=classes)
-
-
-def _scanobjectnn(config: DataConfig, split: str) -> PointData:
-    return ScanObjectNN(_path(config), split, config.variant or "OBJ")
-
-
-def _scannet(config: DataConfig, split: str) -> PointData:
-    if config.scenes is None or split not in config.scenes:
-        raise ValueError(f"data.scenes must name the list of {split} scenes: {{train: FILE, test: FILE}}")
-    return ScanNet(_path(config), config.scenes[split])
-
-
-def _folder(config: DataConfig, split: str) -> PointData:
-    return Folder(_path(config) / split, config.task, config.columns)
 
 
 def preparation(config: DataConfig, task: Task) -> list[Transform]:

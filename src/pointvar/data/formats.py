@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from pointvar.data.mesh import Mesh, sample_surface
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -50,8 +53,7 @@ def read_points(path: Path | str, columns: Sequence[str] | None = None) -> Array
     if not path.stat().st_size:
         raise BadFileError(f"{path}: the file is empty")
     try:
-        arrays = reader(path, columns) if reader in (_read_text, _read_npy) else reader(path)
-        return _checked(_gathered(arrays))
+        return _checked(_gathered(reader(path, columns)))
     except (ImportError, MemoryError, PermissionError):
         raise
     except Exception as error:  # readers raise whatever they like on a broken file
@@ -77,20 +79,43 @@ def write_ply(path: Path | str, points: ArrayLike, **columns: ArrayLike) -> None
             if array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
                 raise ValueError(f"PLY has no 64-bit integers, and column {name!r} does not fit 32 bits")
             array = array.astype(np.int32)
-        if name in TRIPLES:
-            if array.ndim != 2 or array.shape[1] != 3:
-                raise ValueError(f"{name} must have shape [N, 3], got {list(array.shape)}")
+        if name not in TRIPLES:
+            table[name] = array
+        elif array.ndim == 2 and array.shape[1] == 3:
             table.update(zip(TRIPLES[name][0], array.T, strict=True))
         else:
-            table[name] = array
-    count = len(table["x"])
+            raise ValueError(f"{name} must have shape [N, 3], got {list(array.shape)}")
     for name, array in table.items():
-        if array.shape != (count,):
-            raise ValueError(f"column {name!r} must have shape [{count}], got {list(array.shape)}")
-    rows = np.empty(count, dtype=[(name, array.dtype) for name, array in table.items()])
-    for name, array in table.items():
-        rows[name] = array
+        if array.shape != table["x"].shape:
+            raise ValueError(f"column {name!r} must have shape [{len(table['x'])}], got {list(array.shape)}")
+    rows = np.rec.fromarrays(list(table.values()), [(name, array.dtype) for name, array in table.items()])
     plyfile.PlyData([plyfile.PlyElement.describe(rows, "vertex")]).write(str(path))
+
+
+def sampled(arrays: Arrays, num_points: int, path: Path) -> Arrays:
+    """Points and normals on the surface of a mesh that was read from ``path``; the same each time."""
+    seed = hashlib.sha256(path.name.encode()).digest()[:8]
+    random = np.random.default_rng(int.from_bytes(seed, "big"))
+    try:
+        points, normals = sample_surface(Mesh(arrays["points"], arrays["faces"]), num_points, random)
+    except ValueError as error:
+        raise BadFileError(f"{path}: {error}") from error
+    return {"points": points, "normals": normals}
+
+
+def read_clouds(path: Path) -> tuple[Array, Array]:
+    """Many clouds of as many points from one h5 file: ``data`` ``[M, N, 3]`` and ``label`` ``[M]``."""
+    h5py = optional("h5py", "data")
+    try:
+        with h5py.File(path, "r") as content:
+            points, labels = content["data"][()], content["label"][()].reshape(-1)
+    except Exception as error:
+        raise BadFileError(f"{path}: cannot be read as h5 with data and label: {error}") from error
+    if points.ndim != 3 or points.shape[2] != 3 or not points.size or len(points) != len(labels):
+        raise BadFileError(f"{path}: data {list(points.shape)} and label {list(labels.shape)} do not fit")
+    if not np.isfinite(points).all():
+        raise BadFileError(f"{path}: data holds NaN or infinity")
+    return points, labels.astype(np.int64)
 
 
 def optional(module: str, extra: str) -> Any:
@@ -101,10 +126,20 @@ def optional(module: str, extra: str) -> Any:
         raise ImportError(f"this needs {module}: pip install 'pointvar[{extra}]'") from error
 
 
-# One reader per format
+def read_numpy(path: Path, columns: Sequence[str] | None = None) -> Arrays:
+    """The arrays of an ``npz`` or ``npy`` file, in which no pickle is opened."""
+    with path.open("rb") as file:
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return _by_column(content, columns)
+        with content:
+            return dict(content)
 
 
-def _read_ply(path: Path) -> Arrays:
+# One reader per format; columns name those of a file that does not
+
+
+def _read_ply(path: Path, columns: Sequence[str] | None) -> Arrays:
     plyfile = optional("plyfile", "data")
     try:  # lists that are known to hold three are read in one go
         triangles = {"face": {"vertex_indices": 3, "vertex_index": 3}}
@@ -120,14 +155,14 @@ def _read_ply(path: Path) -> Arrays:
     return arrays
 
 
-def _read_off(path: Path) -> Arrays:
-    lines = [line.split("#")[0] for line in path.read_text().splitlines()]
-    lines = [line for line in lines if line.strip()]
-    first = lines[0].strip()
+def _read_off(path: Path, columns: Sequence[str] | None) -> Arrays:
+    """Own, for trimesh takes a file that ends too early for one with fewer faces."""
+    lines = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
+    first, *lines = [line for line in lines if line]
     if not first.startswith("OFF"):
         raise ValueError(f"an OFF file begins with OFF, this one with {first[:20]!r}")
-    # Many files of ModelNet lack the line break after OFF.
-    lines = lines[1:] if first == "OFF" else [first[3:], *lines[1:]]
+    if first != "OFF":  # many files of ModelNet lack the line break
+        lines = [first[3:], *lines]
     corners, count = (int(number) for number in lines[0].split()[:2])
     if len(lines) < 1 + corners + count:
         raise ValueError(
@@ -141,12 +176,11 @@ def _read_off(path: Path) -> Arrays:
     return {"points": vertices, "faces": _triangles(faces)}
 
 
-def _read_mesh(path: Path) -> Arrays:
-    loaded = optional("trimesh", "data").load(str(path), process=False, force="mesh")
-    arrays = {"points": np.asarray(loaded.vertices)}
-    if len(loaded.faces):
-        arrays["faces"] = np.asarray(loaded.faces, dtype=np.int64)
-    return arrays
+def _read_mesh(path: Path, columns: Sequence[str] | None) -> Arrays:
+    mesh = optional("trimesh", "data").load(str(path), process=False, force="mesh")
+    return {"points": np.asarray(mesh.vertices)} | (
+        {"faces": np.asarray(mesh.faces, np.int64)} if len(mesh.faces) else {}
+    )
 
 
 def _read_text(path: Path, columns: Sequence[str] | None) -> Arrays:
@@ -161,48 +195,28 @@ def _read_text(path: Path, columns: Sequence[str] | None) -> Arrays:
     return _by_column(table, columns)
 
 
-def _read_npy(path: Path, columns: Sequence[str] | None) -> Arrays:
-    table = np.load(path, allow_pickle=False)
-    if table.dtype.names:
-        return {name: table[name] for name in table.dtype.names}
-    return _by_column(table, columns)
-
-
-def _read_npz(path: Path) -> Arrays:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        return {name: content[name] for name in content.files}
-
-
-def _read_h5(path: Path) -> Arrays:
+def _read_h5(path: Path, columns: Sequence[str] | None) -> Arrays:
     h5py = optional("h5py", "data")
     with h5py.File(path, "r") as content:
         return {name: item[()] for name, item in content.items() if isinstance(item, h5py.Dataset)}
 
 
-def _read_las(path: Path) -> Arrays:
+def _read_las(path: Path, columns: Sequence[str] | None) -> Arrays:
     cloud = optional("laspy", "lidar").read(str(path))
-    arrays = {name: np.asarray(cloud[name]) for name in cloud.point_format.dimension_names}
     if len(cloud.x) != cloud.header.point_count:
         raise ValueError(f"expected {cloud.header.point_count} points, the file has {len(cloud.x)}")
-    for name in "XYZ":  # the raw integers; scaled coordinates replace them
-        del arrays[name]
-    return arrays | {"points": np.stack([cloud.x, cloud.y, cloud.z], axis=1)}
+    names = [name for name in cloud.point_format.dimension_names if name not in ("X", "Y", "Z")]  # unscaled
+    return {name: np.asarray(cloud[name]) for name in names} | {"points": np.asarray(cloud.xyz)}
 
 
-FORMATS: dict[str, Callable[..., Arrays]] = {
+FORMATS: dict[str, Callable[[Path, Sequence[str] | None], Arrays]] = {
     ".ply": _read_ply,
     ".off": _read_off,
-    ".obj": _read_mesh,
-    ".stl": _read_mesh,
-    ".xyz": _read_text,
-    ".txt": _read_text,
-    ".csv": _read_text,
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-    ".h5": _read_h5,
-    ".hdf5": _read_h5,
-    ".las": _read_las,
-    ".laz": _read_las,
+    **dict.fromkeys((".obj", ".stl"), _read_mesh),
+    **dict.fromkeys((".xyz", ".txt", ".csv"), _read_text),
+    **dict.fromkeys((".npy", ".npz"), read_numpy),
+    **dict.fromkeys((".h5", ".hdf5"), _read_h5),
+    **dict.fromkeys((".las", ".laz"), _read_las),
 }
 
 
@@ -218,21 +232,21 @@ def _is_number(text: str) -> bool:
 
 
 def _by_column(table: Array, columns: Sequence[str] | None) -> Arrays:
+    if table.dtype.names:
+        return {name: table[name] for name in table.dtype.names}
     if table.ndim != 2:
         raise ValueError(f"expected a table [N, columns], got shape {list(table.shape)}")
+    width = table.shape[1]
     if columns is None:
-        columns = ["x", "y", "z", *(f"column{i}" for i in range(3, table.shape[1]))]
-    if len(columns) != table.shape[1]:
-        raise ValueError(
-            f"{len(columns)} columns expected ({', '.join(columns)}), the file has {table.shape[1]}"
-        )
+        columns = ["x", "y", "z", *(f"column{i}" for i in range(3, width))]
+    if len(columns) != width:
+        raise ValueError(f"{len(columns)} columns expected ({', '.join(columns)}), the file has {width}")
     return dict(zip(columns, table.T, strict=True))
 
 
 def _triangles(faces: Sequence[Array]) -> Array:
     """Polygons as fans of triangles, ``[F, 3]``."""
-    sizes = {len(face) for face in faces}
-    if sizes == {3}:
+    if {len(face) for face in faces} == {3}:
         return np.stack(faces).astype(np.int64)
     fans = [(face[0], face[i], face[i + 1]) for face in faces for i in range(1, len(face) - 1)]
     return np.array(fans, dtype=np.int64).reshape(-1, 3)
