@@ -98,8 +98,8 @@ def test_lists_and_dictionaries_are_replaced_not_mixed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("data: [", "mine.yaml is not YAML: "),
-        ("just words", "mine.yaml is not a configuration: expected sections such as data"),
+        ("data: [", "mine.yaml: Problems parsing config"),
+        ("just words", "mine.yaml: Unexpected config: just words"),
         ("data: {names: shapes}", "mine.yaml: .*data.*names"),
         ("epochs: many", "mine.yaml: .*epochs.*many"),
     ],

@@ -250,15 +250,26 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
     """
     parser, settings, where = _parser(), None, ""
     try:
-        for source in sources or [{}]:
+        for source in sources:
             where = "" if isinstance(source, Mapping) else f"{source}: "
-            settings = parser.parse_object(dict(_read(source)), settings)
-        where = ""
-        if overrides:
+            settings = parser.parse_object(_given(source), settings)
+        if overrides or settings is None:
+            where = ""
             settings = parser.parse_args(list(overrides), settings)
     except ArgumentError as error:
         raise ValueError(where + " ".join(str(error).split())) from error
     return Config(**vars(parser.instantiate(settings)))
+
+
+def _given(source: str | Path | Mapping[str, Any]) -> Any:
+    """The settings that a source has."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    if str(source) in RECIPES:
+        return RECIPES[str(source)]
+    if not Path(source).is_file():
+        raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
+    return _parser().parse_path(str(source), defaults=False)
 
 
 def add_settings(parser: jsonargparse.ArgumentParser) -> None:
@@ -276,19 +287,3 @@ def _parser() -> jsonargparse.ArgumentParser:
     parser = jsonargparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     add_settings(parser)
     return parser
-
-
-def _read(source: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(source, Mapping):
-        return source
-    if str(source) in RECIPES:
-        return RECIPES[str(source)]
-    if not Path(source).is_file():
-        raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
-    try:
-        content = yaml.safe_load(Path(source).read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{source} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{source} is not a configuration: expected sections such as data, model, optimizer")
-    return content
