@@ -1,22 +1,59 @@
 """The command line: help that can be read, errors in one line."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pointvar as pv
 from pointvar.cli import COMMANDS, main
+from pointvar.registry import Registry
+from pointvar.train import Config
+
+HELP = """
+import contextlib, io, json, sys
+from pointvar.cli import COMMANDS, main
+shown = {}
+for arguments in [["--help"], *([name, "--help"] for name in COMMANDS), ["train", "--settings"]]:
+    text = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text):
+        main(arguments)
+    slow = [name for name in ("torch", "lightning", "numpy", "matplotlib") if name in sys.modules]
+    shown[" ".join(arguments)] = [text.getvalue(), slow]
+print(json.dumps(shown))
+"""
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_help_is_printed(command, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["--help"] if command is None else [command, "--help"])
-    assert end.value.code == 0
-    text = capsys.readouterr().out
-    assert "usage: pointvar" in text
-    if command is None:
-        assert all(name in text for name in COMMANDS)
+@pytest.fixture(scope="module")
+def helps():
+    """By command line, what its help says, and which slow libraries have been imported so far."""
+    result = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_printed_and_imports_nothing_slow(command, helps):
+    text, slow = helps[f"{command} --help"]
+    assert text.startswith(f"usage: pointvar {command}")
+    assert "--debug" in text
+    assert slow == []
+
+
+def test_the_overview_names_every_command(helps):
+    text, slow = helps["--help"]
+    assert all(f"  {name} " in text and what in text for name, what in COMMANDS.items())
+    assert slow == []
+
+
+def test_settings_are_explained_with_default_and_choices(helps):
+    text = " ".join(helps["train --settings"][0].split())
+    assert "--optimizer.momentum MOMENTUM Momentum of SGD. (type: float, default: 0.9)" in text
+    assert "Known: shapes, rooms, modelnet, scanobjectnn, scannet, folder, npz. (type: str" in text
+    assert "recipes (modelnet40, norm-free, rooms, scannet, scanobjectnn, shapes)" in text
+    assert helps["train --settings"][1] == []
 
 
 def test_the_version_is_printed(capsys):
@@ -57,6 +94,44 @@ def test_errors_of_the_user_end_in_one_line(arguments, message, capsys, tmp_path
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+FAILURES = {
+    "our own check": (lambda: Registry("fruit", {"pear": 1}).resolve("per"), "did you mean 'pear'"),
+    "our own check, deeper": (lambda: Config(epochs=0), "epochs must be positive, got 0"),
+    "a missing file": (lambda: Path("no-such-file.txt").read_text(), "no-such-file.txt"),
+    "another library": (lambda: np.zeros(2).reshape(3), None),
+    "an operation of our own": (lambda: Config(epochs="many"), None),
+    "an operation of the language": (lambda: int("many"), None),
+    "not a kind that is foreseen": (lambda: Registry("fruit", {})["pear"], None),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_only_errors_for_users_are_shortened(name, monkeypatch, capsys):
+    fail, message = FAILURES[name]
+    monkeypatch.setattr("pointvar.commands.doctor.run", lambda given: fail())
+    if message is None:
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            main(["doctor"])
+        return
+    assert main(["doctor"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("pointvar doctor: ")
+    assert message in lines[0]
+    with pytest.raises((ValueError, OSError)):
+        main(["doctor", "--debug"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["doctor", "--no-such-option"], ["train"], ["predict", "run", "x.ply", "--votes", "many"]],
+    ids=" ".join,
+)
+def test_errors_of_the_command_line_are_one_line(arguments, capsys):
+    assert main(arguments) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("table", ["synthetic", "modelnet40"])

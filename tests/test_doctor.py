@@ -37,7 +37,7 @@ def test_a_wrong_convolution_is_found(monkeypatch, capsys):
         out, response = right(*arguments)
         return out + 0.01 * out.abs().max(), response
 
-    monkeypatch.setattr(doctor.reference_convolve, "convolve", wrong)
+    monkeypatch.setattr("pointvar.ops.reference_convolve.convolve", wrong)
     assert main(["doctor"]) == 1
     text = capsys.readouterr().out
     assert "FAIL  convolution" in text

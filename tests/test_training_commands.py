@@ -58,6 +58,10 @@ def test_segmentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_print_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "shapes", "--print", "--epochs=4"]) == 0
     assert "epochs: 4" in capsys.readouterr().out
+    assert (
+        main(["train", "--epochs=4", "shapes", "norm-free", "--print"]) == 0
+    )  # settings go over all sources
+    assert {"epochs: 4", "  rate: 0.01"} <= set(capsys.readouterr().out.splitlines())
     assert main(["train", "nothing"]) == 2
     assert "neither a YAML file nor a recipe" in capsys.readouterr().err
     assert main(["train", "scannet", "--output=x"]) == 2

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+import traceback
+from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
+
+from pointvar import __version__
 
 COMMANDS = {
     "demo": "train a small network in five ways, and write a report: minutes, no data needed",
@@ -20,36 +26,72 @@ COMMANDS = {
 """Name -> what it does."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a subcommand; errors of the user end in one line, not in a traceback."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
-        prog="pointvar",
-        description="Point convolutions whose features keep their variance through any depth.",
-    )
-    from pointvar import __version__
+class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Help with type and default of each option, and the description as it is written."""
 
-    parser.add_argument("--version", action="version", version=f"pointvar {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    chosen = arguments[0] if arguments and arguments[0] in COMMANDS else None
-    for name, text in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        if name == chosen:
-            module = import_module(f"pointvar.commands.{name}")
-            subparser.description = module.__doc__
-            module.configure(subparser)
-            subparser.set_defaults(run=module.run)
-    parsed = parser.parse_args(arguments)
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a subcommand. An error that is meant for users ends in one line, any other in a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] not in COMMANDS:
+        _overview().parse_args(arguments)  # ends here: with help, the version, or an error
+    command, *rest = arguments
+    debug = "--debug" in rest
     try:
-        return parsed.run(parsed) or 0
-    except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
-        print(f"pointvar {chosen}: {error}", file=sys.stderr)
-        return 2
+        module = import_module(f"pointvar.commands.{command}")
+        settings = getattr(module, "TAKES_SETTINGS", False)
+        parser = ArgumentParser(
+            prog=f"pointvar {command}",
+            description=module.__doc__,
+            formatter_class=_Formatter if settings else RawDescriptionHelpFormatter,
+            exit_on_error=False,
+            allow_abbrev=False,
+        )
+        module.configure(parser)
+        parser.add_argument("--debug", action="store_true", help="show where an error comes from")
+        # Settings have other sources too: only those that are given here go over them, no defaults.
+        given = parser.parse_args(rest, defaults=not settings)
+        given.pop("debug", None)
+        return module.run(given) or 0
     except KeyboardInterrupt:
-        print(f"\npointvar {chosen}: interrupted", file=sys.stderr)
+        print(f"\npointvar {command}: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if debug or not is_for_users(error):
+            raise
+        text = " ".join(str(error).split()) if isinstance(error, ArgumentError) else error
+        print(f"pointvar {command}: {text}", file=sys.stderr)
+        return 2
+
+
+def is_for_users(error: Exception) -> bool:
+    """Whether an error says what a user can mend, and not that there is a bug.
+
+    It is about the command line or names a file, or one of our own ``raise`` statements has raised it:
+    whatever fails inside an operation or another library was not foreseen.
+    """
+    if isinstance(error, ArgumentError) or (isinstance(error, OSError) and error.filename is not None):
+        return True
+    origin = traceback.extract_tb(error.__traceback__)[-1]
+    ours = Path(__file__).parent in Path(origin.filename).parents
+    foreseen = isinstance(error, (ValueError, TypeError, ImportError, OSError))
+    return foreseen and ours and (origin.line or "").startswith("raise ")
+
+
+def _overview() -> ArgumentParser:
+    width = max(map(len, COMMANDS))
+    parser = ArgumentParser(
+        prog="pointvar",
+        usage="pointvar COMMAND ... [--debug]",
+        description="Point convolutions whose features keep their variance through any depth.",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+        + "\n\nEach has a help of its own: pointvar COMMAND --help",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"pointvar {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do; see below")
+    return parser
 
 
 if __name__ == "__main__":

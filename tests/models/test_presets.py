@@ -4,6 +4,7 @@ import pytest
 
 import pointvar as pv
 from pointvar.models import PRESETS, Classifier, SegmentationUNet, preset
+from pointvar.recipes import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,19 @@ def test_the_papers_networks(name, kind, channels, classes, radii):
     assert last.bias.shape == (classes,)
     assert model.radii == radii
     assert (model.reach, model.max_neighbors) == (3.0, 16)
-    if kind is Classifier:
+    if kind is SegmentationUNet:
+        assert model.first_reach == 3.0
+    else:
         assert model.head[0].linear.out_features == channels[-1]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_they_are_those_of_the_recipes(name):
+    network, options = PRESETS[name]
+    recipe = RECIPES[name]["model"]
+    assert network is pv.models.NETWORKS[recipe["network"]]
+    for setting in {"channels", "head", "radii", "dropout", "head_dropout"} & recipe.keys():
+        assert options[setting] == recipe[setting]
 
 
 def test_overrides():

@@ -72,6 +72,18 @@ def test_every_layer_has_the_target_and_resuming_leaves_it(tmp_path: Path, loade
     assert torch.equal(again.start, module.net[0].weight)  # type: ignore[arg-type]
 
 
-def test_needs_a_batch() -> None:
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:.*does not have many workers.*")
+def test_any_named_initialisation_of_a_part(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    module, callback = Plain(), VarianceInit(1, seed=5, method="xavier", part="net")
+    trainer(tmp_path, callback).fit(module, loader)
+    assert callback.report is not None
+    assert [entry.name for entry in callback.report.layers] == [str(2 * n) for n in range(8)]  # within net
+    expected = torch.randn(64, 64, generator=torch.Generator().manual_seed(5)) * (2 / 128) ** 0.5
+    torch.testing.assert_close(module.start, expected)
+
+
+def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="at least one batch"):
         VarianceInit(0)
+    with pytest.raises(ValueError, match=r"no initialisation 'xaver' .did you mean 'xavier'"):
+        VarianceInit(method="xaver")

@@ -11,10 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 import pointvar as pv
-from pointvar.ops import Edges, Values, native, reference, reference_convolve
 
 GOOD, ADVICE, BAD = "ok", "!", "FAIL"
 
@@ -62,6 +59,8 @@ def examine() -> Iterator[Finding]:
 
 
 def _torch() -> Finding:
+    import torch
+
     devices = "CPU only"
     if torch.cuda.is_available():
         devices = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
@@ -72,6 +71,8 @@ def _torch() -> Finding:
 
 
 def _native() -> Finding:
+    from pointvar.ops import native
+
     if native.available:
         return Finding(GOOD, "native core", f"C++ kernels for {native.native_info()['instruction_set']}")
     if os.environ.get("POINTVAR_BACKEND") == "reference":
@@ -82,6 +83,10 @@ def _native() -> Finding:
 
 
 def _threads() -> Finding:
+    import torch
+
+    from pointvar.ops import native
+
     used, cores = torch.get_num_threads(), _cores()
     kernels = native.native_info()["threads"]
     found = f"{used} of {cores} cores"
@@ -100,6 +105,8 @@ def _cores() -> int:
 
 
 def _openmp() -> Finding:
+    from pointvar.ops import native
+
     runtime = native.native_info()["openmp"]
     maps = Path("/proc/self/maps")
     if not maps.exists():
@@ -116,6 +123,10 @@ def _openmp() -> Finding:
 
 def _convolution() -> Finding:
     """A small convolution as it runs here, against the definition in plain torch, step by step."""
+    import torch
+
+    from pointvar.ops import Edges, Values, native, reference, reference_convolve
+
     generator = torch.Generator().manual_seed(0)
     cloud = pv.PointCloud(torch.rand(300, 3, generator=generator), [200, 100])
     features = torch.randn(300, 8, generator=generator)

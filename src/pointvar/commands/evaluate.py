@@ -5,28 +5,34 @@ Writes evaluation.json into the run. Settings such as --votes=10 or --data.path=
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
 
+from jsonargparse import ArgumentParser, Namespace
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_directory", type=Path, metavar="RUN", help="directory of a run")
-    parser.add_argument("settings", nargs=argparse.REMAINDER, help="such as --votes=10")
+from pointvar.atomic import write_atomically
+from pointvar.train.config import add_settings, load_config
+
+TAKES_SETTINGS = True
 
 
-def run(arguments: argparse.Namespace) -> int:
+def configure(parser: ArgumentParser) -> None:
+    parser.usage = "pointvar evaluate RUN [--SETTING=VALUE ...]"
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    add_settings(parser)
+
+
+def run(given: Namespace) -> int:
     """Evaluates, with as many votes as the run's configuration or ``--votes`` says."""
     from pointvar.models import load, read_notes
-    from pointvar.train import Data, evaluate, load_config
-    from pointvar.train.callbacks import write_atomically
+    from pointvar.train import Data, evaluate
     from pointvar.train.sources import load_split
 
-    folder: Path = arguments.run_directory
+    folder = Path(given.pop("run"))
     if not (folder / "config.yaml").is_file():
         raise ValueError(f"{folder} is not a run: it has no config.yaml")
-    config = load_config(folder / "config.yaml", overrides=arguments.settings)
+    config = load_config(folder / "config.yaml", given.as_dict())
     test = load_split(config.data, "test", read_notes(folder / "model.safetensors")["classes"])
     data = Data(test, test, test.classes, test.num_features, test.task)
     metrics = evaluate(load(folder / "model.safetensors"), data, config.data, config.votes, config.seed)

@@ -10,10 +10,11 @@ import argparse
 import colorsys
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +53,8 @@ def _classify(model: Any, classes: list[str], config: Any, arguments: argparse.N
 
 
 def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Namespace) -> int:
+    import numpy as np
+
     from pointvar.data import write_ply
     from pointvar.train import predict_scene
 
@@ -93,6 +96,7 @@ def read_sample(path: Path, config: Any) -> tuple[Any, NDArray[Any]]:
 
     Points are moved by whole units to begin near 0, since coordinates of maps do not fit float32.
     """
+    import numpy as np
     import torch
 
     from pointvar.data import Sample, read_points
@@ -113,6 +117,8 @@ def read_sample(path: Path, config: Any) -> tuple[Any, NDArray[Any]]:
 
 def colours(count: int) -> NDArray[np.uint8]:
     """A colour per class, easy to tell apart, ``[classes, 3]``."""
+    import numpy as np
+
     hues = (np.arange(count) * 0.618034) % 1
     table = [colorsys.hsv_to_rgb(h, 0.85 - 0.25 * (i % 2), 0.95 - 0.25 * (i % 3)) for i, h in enumerate(hues)]
     return (np.array(table) * 255).round().astype(np.uint8)

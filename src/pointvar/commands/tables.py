@@ -8,14 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from torch import nn
-
 from pointvar import __version__
-from pointvar.experiments.clouds import NEIGHBORS, POISSON, REACH, surface_clouds, thinned
 from pointvar.experiments.options import data_folder
-from pointvar.init import compute_table
-from pointvar.methods import METHODS
-from pointvar.progress import track
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +18,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--source", choices=("modelnet40", "shapes"), default="shapes", help="clouds (shapes)"
     )
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder with real data")
-    parser.add_argument(
-        "--methods", nargs="+", default=list(METHODS), metavar="NAME", help="default: all ten"
-    )
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all ten")
     parser.add_argument("--depth", type=int, default=25, help="layers (25)")
     parser.add_argument("--channels", type=int, default=64, help="of every layer (64)")
     parser.add_argument("--num-basis", type=int, help="K, where it is not the method's own")
-    parser.add_argument("--max-neighbors", type=int, default=NEIGHBORS, help=f"random cap ({NEIGHBORS})")
-    parser.add_argument("--radius", type=float, default=POISSON, help=f"of the Poisson disks ({POISSON})")
-    parser.add_argument("--reach", type=float, default=REACH, help=f"receptive field in radii ({REACH})")
+    parser.add_argument("--max-neighbors", type=int, default=16, help="random cap (16)")
+    parser.add_argument("--radius", type=float, default=0.1, help="of the Poisson disks (0.1)")
+    parser.add_argument("--reach", type=float, default=3.0, help="receptive field in radii (3)")
     parser.add_argument("--slope", type=float, default=0.2, help="of the leaky ReLU between layers (0.2)")
     parser.add_argument("--clouds", type=int, default=24, help="how many (24)")
     parser.add_argument("--repeats", type=int, default=4, help="networks to average over (4)")
@@ -40,6 +32,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from torch import nn
+
+    from pointvar.experiments.clouds import surface_clouds, thinned
+    from pointvar.init import compute_table
+    from pointvar.methods import METHODS
+    from pointvar.progress import track
+
     if arguments.output.suffix != ".json":
         raise ValueError(f"a table is a .json file, got {arguments.output}")
     clouds = surface_clouds(arguments.data, arguments.clouds, arguments.source)
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     table = compute_table(
         arguments.output.stem,
         [batch],
-        arguments.methods,
+        arguments.methods or list(METHODS),
         depth=arguments.depth,
         channels=arguments.channels,
         num_basis=arguments.num_basis,

@@ -2,51 +2,48 @@
 
     pointvar train shapes norm-free --output=runs/shapes --epochs=10
 
-Recipes: scanobjectnn, modelnet40, scannet; shapes and rooms, on data made on the spot; norm-free, which goes
-with any of them. What comes later goes over what came earlier, and single settings over all.
+What comes later goes over what came earlier, and single settings over all.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
+from jsonargparse import ArgumentParser, Namespace
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", nargs="+", help="recipes and YAML files, the later ones over the earlier")
-    parser.add_argument(
-        "options",
-        nargs=argparse.REMAINDER,
-        help="--resume: go on with the run in the output directory; --print: show the configuration; "
-        "--settings: explain all settings; or any setting, such as --optimizer.rate=0.01",
-    )
+from pointvar.recipes import RECIPES
+from pointvar.train.config import add_settings, load_config
+
+TAKES_SETTINGS = True
 
 
-def _options(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of the command itself, and the settings."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--resume", "--print", "--settings"):
-        parser.add_argument(name, action="store_true")
-    return parser.parse_known_args(given)
+def configure(parser: ArgumentParser) -> None:
+    parser.usage = "pointvar train SOURCE [SOURCE ...] [--resume] [--print] [--SETTING=VALUE ...]"
+    known = f"recipes ({', '.join(RECIPES)}) and YAML files, the later ones over the earlier"
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=known)
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
+    parser.add_argument("--print", action="store_true", help="print the configuration, and do not train")
+    parser.add_argument("--settings", action="help", help="explain all settings, as --help does")
+    add_settings(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(given: Namespace) -> int:
     """Trains as recipes, files and settings say."""
-    from pointvar.train.config import load_config
-
-    options, settings = _options(arguments.options)
-    config = load_config(*arguments.config, overrides=["--help"] if options.settings else settings)
-    if options.print:
+    settings = given.as_dict()
+    sources = settings.pop("sources")
+    resume, show = settings.pop("resume", False), settings.pop("print", False)
+    config = load_config(*sources, settings)
+    if show:
         print(config.to_yaml(), end="")
         return 0
     from pointvar.train import fit
 
     if config.output is None:
-        names = [Path(source).stem for source in arguments.config]
+        names = [Path(source).stem for source in sources]
         config.output = str(Path("runs") / "-".join([*names, config.model.method, str(config.seed)]))
     print(f"run: {config.output}")
-    result = fit(config, resume=options.resume, verbose=True)
+    result = fit(config, resume=resume, verbose=True)
     if result.diverged is not None:
         print(f"diverged: {result.diverged}", file=sys.stderr)
         return 1

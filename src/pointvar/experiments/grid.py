@@ -25,7 +25,6 @@ from pointvar.experiments.scenarios import Scenario
 from pointvar.experiments.store import Store, cell_key, circumstances, fingerprint
 from pointvar.progress import track
 from pointvar.train import Config, Data, DataConfig, InitConfig, ModelConfig, OptimizerConfig, Result, fit
-from pointvar.train.config import merge
 from pointvar.train.loader import WEIGHTS, generator
 from pointvar.train.metrics import Metrics
 
@@ -131,6 +130,15 @@ class Table:
             merge(merged, source)
         kinds = {"data": DataConfig, "model": ModelConfig, "init": InitConfig, "optimizer": OptimizerConfig}
         return Config(**merged | {name: kind(**merged.get(name, {})) for name, kind in kinds.items()})
+
+
+def merge(target: dict[str, Any], source: Settings) -> None:
+    """Puts the settings of a source over those of a target, section by section."""
+    for key, value in source.items():
+        if isinstance(value, dict) and key in ("data", "model", "init", "optimizer"):
+            merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value
 
 
 def repeated(

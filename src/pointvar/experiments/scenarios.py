@@ -18,8 +18,8 @@ import torch
 from pointvar.data import ModelNet, Sample
 from pointvar.experiments.columns import Settings
 from pointvar.experiments.options import Options
+from pointvar.recipes import RECIPES
 from pointvar.train import Config, Data, load_data
-from pointvar.train.recipes import RECIPES
 
 Metric = Literal["accuracy", "mean_iou"]
 

@@ -7,6 +7,7 @@ from .closed_form import closed_form_init as closed_form_init
 from .direct import data_dependent_init as data_dependent_init
 from .direct import lsuv_init as lsuv_init
 from .direct import variance_init as variance_init
+from .names import INITS as INITS
 from .report import InitReport as InitReport
 from .report import LayerInit as LayerInit
 from .transfer import Table as Table

@@ -57,6 +57,11 @@ def authors_init(
     return by_rule(model, "authors'", rule, layers, generator)
 
 
+def no_init(model: nn.Module) -> InitReport:
+    """Leaves all weights as they are."""
+    return InitReport("none")
+
+
 def _by_fans(variance: Callable[[int, int, int], float]) -> Rule:
     def rule(layer: Layer) -> float | str:
         fans = layer.fans()

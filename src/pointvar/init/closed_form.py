@@ -65,6 +65,20 @@ def closed_form_init(
     return by_rule(model, "closed form", rule, layers, generator, target)
 
 
+def closed_form_of_model(
+    model: nn.Module,
+    target: float = 1.0,
+    input_moment: float = 1.0,
+    layers: Select = None,
+    generator: torch.Generator | None = None,
+) -> InitReport:
+    """``closed_form_init`` for the first ReLU, leaky or not, that the model has."""
+    first = next((m for m in model.modules() if isinstance(m, (nn.ReLU, nn.LeakyReLU))), "leaky_relu")
+    return closed_form_init(
+        model, first, target, input_moment=input_moment, layers=layers, generator=generator
+    )
+
+
 def depths(model: nn.Module) -> dict[nn.Module, int]:
     """The point convolutions of a model in order of registration, also those that are not to be set."""
     found = [module for _, module, _ in outermost(model) if isinstance(module, PointConvolution)]

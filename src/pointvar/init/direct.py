@@ -106,13 +106,23 @@ def variance_init(
     )
 
 
-def lsuv_init(model: torch.nn.Module, batches: Any, target: Target = 1.0, **options: Any) -> InitReport:
+def lsuv_init(
+    model: torch.nn.Module,
+    batches: Any,
+    target: Target = 1.0,
+    forward: Forward | None = None,
+    *,
+    layers: Select = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> InitReport:
     """Layer-sequential unit variance: orthogonal weights, scaled by the measured variance of the output.
 
     ``variance_init`` with ``exact`` and ``orthogonal``. Mishkin, Matas 2016, "All you need is a good init",
     https://arxiv.org/abs/1511.06422
     """
-    return variance_init(model, batches, target, exact=True, orthogonal=True, **options)
+    options = {"layers": layers, "generator": generator, **options}
+    return variance_init(model, batches, target, forward, exact=True, orthogonal=True, **options)
 
 
 def data_dependent_init(

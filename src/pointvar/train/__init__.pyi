@@ -1,4 +1,5 @@
 from .clipping import AdaptiveClipping as AdaptiveClipping
+from .config import RECIPES as RECIPES
 from .config import Config as Config
 from .config import DataConfig as DataConfig
 from .config import InitConfig as InitConfig
@@ -14,7 +15,6 @@ from .loader import Prepared as Prepared
 from .metrics import Metrics as Metrics
 from .module import ClassificationModule as ClassificationModule
 from .module import SegmentationModule as SegmentationModule
-from .recipes import RECIPES as RECIPES
 from .sources import Data as Data
 from .sources import load_data as load_data
 from .voting import class_probabilities as class_probabilities

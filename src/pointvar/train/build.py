@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,24 +15,24 @@ from pointvar.train.sources import Data
 
 
 def build_model(config: ModelConfig, data: Data, generator: torch.Generator | None = None) -> nn.Module:
-    """The network of a configuration for given data, with its weights drawn by the standard."""
-    network = NETWORKS.resolve(config.network)
+    """The network of a configuration for given data, with its weights drawn by the standard.
+
+    A network is given those of the settings that it has parameters for; one that is set, and that means
+    nothing to the network, is an error.
+    """
+    network: Any = NETWORKS.resolve(config.network)
     if network.task != data.task:
         raise ValueError(f"model.network={config.network} is for {network.task}, the data for {data.task}")
-    known = inspect.signature(network).parameters
+    known, defaults = inspect.signature(network).parameters, ModelConfig()
     options: dict[str, Any] = {}
-    for name in (f.name for f in fields(ModelConfig)):
-        value = getattr(config, name)
-        if name in ("network", "basis", "estimator", "recompute") or value is None:
-            continue
-        if name in known:
-            options[name] = value
-        elif value != getattr(ModelConfig(), name):
+    for name, value in asdict(config).items():
+        parameter = "checkpoint" if name == "recompute" else name
+        if parameter in known:
+            # Null stands for the network's own default, but max_neighbors: null says that there is no cap.
+            if value is not None or name == "max_neighbors":
+                options[parameter] = value
+        elif name not in ("network", "basis", "estimator") and value not in (None, getattr(defaults, name)):
             raise ValueError(f"model.{name}={value} means nothing to the network {config.network}")
-    if "max_neighbors" in known:
-        options["max_neighbors"] = config.max_neighbors  # here null says something: no cap
-    if config.recompute:
-        options["checkpoint"] = True
     if config.basis is not None:
         options["method"] = (config.basis, config.estimator)
     return network(data.num_features, len(data.classes), generator=generator, **options)

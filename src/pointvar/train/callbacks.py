@@ -1,4 +1,4 @@
-"""What happens around the steps: the start from drawn weights, a record, checkpoints, a line per epoch."""
+"""What happens around the steps: a record, checkpoints, a line per epoch."""
 
 from __future__ import annotations
 
@@ -8,42 +8,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
-import torch
 from lightning.pytorch.callbacks import Checkpoint
 
-from pointvar.init import InitReport
 from pointvar.train.config import Config
-from pointvar.train.initialise import initialise
-from pointvar.train.loader import INIT, generator
 
 LAST = "last.ckpt"
 
 
 class Interrupted(BaseException):
     """The run was asked to stop, and has saved its state."""
-
-
-class Initialisation(lightning.Callback):
-    """Draws the weights as the configuration says, unless a checkpoint is resumed."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.report: InitReport | None = None
-
-    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        if trainer.ckpt_path is None:
-            loader: Any = trainer.train_dataloader
-            device = module.device
-            chosen = islice(iter(loader), self.config.init.batches)
-            batches = [module.transfer_batch_to_device(batch, device, 0) for batch in chosen]
-            random = generator(self.config.seed, INIT)
-            torch.manual_seed(random.initial_seed())  # of dropout while measuring
-            self.report = initialise(module.model, self.config.init, batches, random)
 
 
 class Record(lightning.Callback):

@@ -2,151 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from argparse import ArgumentError
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pointvar.train.recipes import RECIPES
+import jsonargparse
+import yaml
+
+from pointvar.data.names import DATASETS
+from pointvar.init.names import INITS
+from pointvar.models.names import NETWORKS
+from pointvar.nn.names import NORMS
+from pointvar.recipes import RECIPES as RECIPES
+from pointvar.registry import Registry
+
+
+def one_of(registry: Registry[Any], default: str | None) -> Any:
+    """A setting whose values are the names in a registry."""
+    return field(default=default, metadata={"registry": registry})
+
+
+def positive(default: float | None) -> Any:
+    """A setting that must be more than 0, where it is given."""
+    return field(default=default, metadata={"positive": True})
 
 
 @dataclass
 class DataConfig:
-    """Which data, and how it is fed."""
+    """The data set, its augmentation, and its batches."""
 
-    name: Literal["shapes", "rooms", "modelnet", "scanobjectnn", "scannet", "folder", "npz"] = "shapes"
-    """The data set; shapes and rooms are made on the spot and need no path."""
+    name: str = one_of(DATASETS, "shapes")
+    """Name of the data set. Shapes and rooms are made on the spot and need no path."""
     path: str | None = None
-    """Where the files of the data set are; of folder: a folder with folders train and test."""
+    """Folder or file of the data set. The data set folder expects the subfolders train and test in it."""
     variant: str | None = None
-    """Of scanobjectnn: the variant of the files; of modelnet: 10 or 40 classes."""
+    """Variant of scanobjectnn's files (null: OBJ), or number of modelnet's classes, 10 or 40 (null: 40)."""
     scenes: dict[str, str] | None = None
-    """Of scannet: the lists of scenes, {train: ..., test: ...}."""
+    """Files that list the scenes of scannet: {train: FILE, test: FILE}."""
     task: Literal["classification", "segmentation"] = "classification"
-    """Of folder: a label per cloud, or one per point."""
+    """What the data set folder is for: classification has one label per cloud, segmentation one per point."""
     columns: list[str] = field(default_factory=list)
-    """Of folder: the columns that are the features; none: the constant 1."""
-    train_size: int | None = None
-    """So many training samples: how many are made, or the first so many of a set; null: all there are."""
-    test_size: int | None = None
-    """So many test samples."""
-    num_points: int | None = None
-    """Points per cloud (of rooms: per room), drawn anew in each epoch; null: all of them."""
-    poisson: float | None = None
-    """Thin each cloud to a Poisson disk sampling of this radius, before num_points."""
+    """Columns of the data set folder that are input features, such as [colors]. None: the constant 1."""
+    train_size: int | None = positive(None)
+    """Number of training samples: made on the spot, or the first of the set. Null: all that there are."""
+    test_size: int | None = positive(None)
+    """Number of test samples: made on the spot, or the first of the set. Null: all that there are."""
+    num_points: int | None = positive(None)
+    """Points per cloud (of rooms: per room), drawn anew in each epoch. Null: all points."""
+    poisson: float | None = positive(None)
+    """Radius of a Poisson disk sampling that thins each cloud before num_points is drawn. Null: none."""
     normals: bool = False
-    """Normals as features, where the data has them; else the constant 1."""
+    """Takes the normals as input features, if the data set has them. False: the constant 1."""
     box: bool = True
-    """Of a classification: centre each cloud, the longest side of its bounding box from -1 to 1."""
+    """Centres each cloud and scales the longest side of its bounding box to [-1, 1], to classify."""
     up: Literal["x", "y", "z"] = "z"
-    """The axis that points upwards; y in ScanObjectNN."""
+    """Axis that points upwards. It is y in ScanObjectNN."""
     rotate: bool = True
-    """Random rotation about the up axis in training and in voting."""
+    """Rotates each cloud at random about the up axis, in training and in voting."""
     scale: float = 0.1
-    """Random scale of each axis, between 1 - scale and 1 + scale."""
+    """Scales each axis at random by a factor between 1 - scale and 1 + scale."""
     mirror: bool = False
-    """Random mirroring of the two level axes."""
+    """Mirrors each of the two level axes at random."""
     jitter: float = 0.0
-    """Standard deviation of noise on the coordinates."""
-    radius: float = 2.0
-    """Of a segmentation: predictions are made for the points within a sphere of this radius."""
+    """Standard deviation of Gaussian noise that is added to the coordinates, in units of the data."""
+    radius: float = positive(2.0)
+    """Radius of the spheres in which a segmentation predicts, in units of the data."""
     context: float = 4.0
-    """Of a segmentation: the points within this radius are the network's input."""
-    crops: int | None = None
-    """Of a segmentation: spheres per epoch; null: as many as there are scenes."""
-    batch_size: int = 8
+    """Radius of the sphere of points that a segmentation sees, in units of the data; at least radius."""
+    crops: int | None = positive(None)
+    """Spheres per epoch of a segmentation. Null: as many as there are scenes."""
+    batch_size: int = positive(8)
     """Clouds per step and process."""
     drop_last: bool = False
-    """Leaves out a last batch that is smaller than the others."""
+    """Leaves out the last batch of an epoch if it is smaller than the others."""
     workers: int = 0
-    """Processes that prepare batches; 0: the training process itself."""
+    """Number of processes that prepare batches. 0: the training process does it itself."""
     cache: bool = True
-    """Keeps the data set in memory. Leave it on unless the set does not fit."""
+    """Keeps the data set in memory. Switch it off only if the set does not fit."""
 
 
 @dataclass
 class ModelConfig:
-    """Which network."""
+    """The network; null stands for the network's own default unless it says otherwise."""
 
-    network: Literal["classifier", "unet", "pointconv", "pointconv-classifier"] = "classifier"
-    """The paper's classifier or U-Net, or PointConv's own networks."""
+    network: str = one_of(NETWORKS, "classifier")
+    """Name of the network: the paper's classifier and U-Net, or PointConv's own networks."""
     method: str = "MCConv"
-    """A named method of pointvar.methods."""
+    """Point convolution of all layers, a name of pointvar.methods."""
     basis: str | None = None
-    """With an estimator, instead of a method: a name of pointvar.basis."""
+    """Basis of all layers, a name of pointvar.basis. Together with estimator, it replaces method."""
     estimator: str | None = None
-    """With a basis, instead of a method: a name of pointvar.estimator."""
+    """Estimator of all layers, a name of pointvar.estimator. Together with basis, it replaces method."""
     num_basis: int | None = None
-    """Basis functions; null: the method's own number."""
+    """Number of basis functions. Null: the method's own number."""
     channels: list[int] | None = None
-    """Features of each level; null here and below: the network's own default."""
+    """Number of features at each level, from fine to coarse."""
     head: int | None = None
-    """Hidden units of a classifier's head."""
+    """Number of hidden units in the head of a classifier."""
     radii: list[float] | None = None
-    """Poisson radius of each level."""
+    """Distance between points at each level (the radius of Poisson disk sampling), in units of the data."""
     reach: float | None = None
-    """Receptive field in units of the level's radius."""
+    """Radius of a receptive field, as a multiple of its level's entry in radii."""
     max_neighbors: int | None = 16
-    """Random cap on the neighbours of a point; null: no cap."""
-    norm: Literal["none", "batch", "group", "layer"] = "none"
-    """Normalisation of features."""
-    head_norm: Literal["none", "batch", "group", "layer"] | None = None
-    """Normalisation in a classifier's head, where each cloud is one row; null: the same as norm."""
+    """Largest number of neighbours of a point; more are thinned at random. Null: no limit."""
+    norm: str = one_of(NORMS, "none")
+    """Normalisation of the features after each convolution."""
+    head_norm: str | None = one_of(NORMS, None)
+    """Normalisation in the head of a classifier, where each cloud is one row. Null: the same as norm."""
     unit_response: bool = False
     """Divides each convolution by its response to a constant feature."""
     orthonormal: bool = False
     """Mixes the functions of each basis so that they are orthonormal."""
     dropout: float | None = None
-    """Before each convolution."""
+    """Probability of dropping a feature before each convolution."""
     head_dropout: float | None = None
-    """Before each linear layer of a classifier's head."""
+    """Probability of dropping a feature before each linear layer in the head of a classifier."""
     bias: bool | None = None
-    """Without a norm: a learned bias in its place."""
+    """Learns a bias in the place of the norm, if norm is none."""
     first_reach: float | None = None
-    """Of the U-Net: reach of the convolution from the input points to the first level."""
+    """Reach of the U-Net's convolution from the input points to the first level. Null: the same as reach."""
     recompute: bool = False
-    """Of the U-Net: computes activations again in the backward pass, for less memory."""
+    """Computes the U-Net's activations again in the backward pass, which needs less memory and more time."""
 
 
 @dataclass
 class InitConfig:
-    """How the weights are drawn."""
+    """How the weights are drawn before the first step."""
 
-    method: Literal[
-        "direct", "transfer", "closed", "standard", "authors", "xavier", "lsuv", "data-dependent", "none"
-    ] = "direct"
-    """direct, lsuv and data-dependent measure on training batches; transfer takes a table; none leaves the
-    weights as the network was made with; the others look at no data."""
+    method: str = one_of(INITS, "direct")
+    """Name of the initialisation. Direct, lsuv and data-dependent measure on training batches, transfer
+    takes a table, and none leaves the weights as the network was made; the others look at no data."""
     layers: Literal["convolutions", "all"] = "convolutions"
-    """Point convolutions alone, as in the paper, or every layer that can be initialised, of any library."""
-    batches: int = 8
-    """Training batches to measure on."""
+    """Draws the weights of point convolutions alone, as in the paper, or of all layers of any library."""
+    batches: int = positive(8)
+    """Number of training batches to measure on."""
     table: str = "modelnet40"
-    """Of transfer: a shipped table, or a file."""
+    """Table for the method transfer: the name of a shipped table, or a file."""
     target: float = 1.0
-    """Second moment that the output of each layer is to have."""
+    """Second moment that the output of each layer gets."""
 
 
 @dataclass
 class OptimizerConfig:
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent (SGD) with momentum."""
 
-    rate: float = 0.005
-    """Learning rate at the beginning."""
+    rate: float = positive(0.005)
+    """Learning rate of SGD in the first epoch."""
     milestones: list[int] = field(default_factory=list)
-    """After these epochs the rate is multiplied by gamma."""
+    """Epochs after which the learning rate is multiplied by gamma."""
     gamma: float = 0.1
-    """Factor on the rate at each milestone."""
+    """Factor on the learning rate at each milestone."""
     momentum: float = 0.9
-    """Of the gradients."""
+    """Momentum of SGD."""
     weight_decay: float = 1e-4
-    """On the weights of convolutions only."""
-    clip_norm: float | None = None
-    """Largest norm of the gradient of all parameters together."""
-    agc: float | None = None
-    """Adaptive gradient clipping: largest norm of a unit's gradient, relative to the norm of its weights."""
-    accumulate: int = 1
-    """Batches whose gradients are averaged for one step."""
+    """Weight decay of SGD. It applies to the weights of convolutions only."""
+    clip_norm: float | None = positive(None)
+    """Largest norm of the gradient of all parameters; a larger one is scaled down. Null: no limit."""
+    agc: float | None = positive(None)
+    """Adaptive gradient clipping: largest norm of a unit's gradient as a fraction of the norm of its
+    weights; larger ones are scaled down. Null: no limit."""
+    accumulate: int = positive(1)
+    """Number of batches whose gradients are averaged for one step."""
     class_weights: bool = False
     """Weighs the loss of each class against its frequency in the training data."""
 
@@ -159,75 +178,62 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     init: InitConfig = field(default_factory=InitConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    epochs: int = 30
-    """Passes over the training data."""
-    evaluate_every: int = 1
-    """Epochs from one evaluation on the test data to the next; there is always one at the end."""
-    votes: int = 1
-    """Augmented passes whose probabilities are summed in the final evaluation; 1: one pass, not augmented."""
+    epochs: int = positive(30)
+    """Number of passes over the training data."""
+    evaluate_every: int = positive(1)
+    """Epochs between evaluations on the test data. There is always one at the end."""
+    votes: int = positive(1)
+    """Number of augmented passes whose probabilities are summed in the final evaluation. 1: one pass that is
+    not augmented."""
     seed: int = 0
-    """Of everything random."""
-    threads: int | None = None
-    """Threads of the training process; null: as torch has it. Results are the same for the same number."""
+    """Seed of everything random: weights, order of the data, augmentation, dropout."""
+    threads: int | None = positive(None)
+    """Threads of the training process. Null: as many as torch takes. The same number gives the same bits."""
     bf16: bool = False
-    """Forward and backward pass in bfloat16, weights in float32."""
+    """Computes forward and backward pass in bfloat16; weights stay in float32."""
     output: str | None = None
-    """Directory of the run; null: nothing is written."""
-    checkpoint_steps: int | None = None
-    """Saves a checkpoint after so many optimiser steps, besides that of every epoch."""
+    """Folder of the run. Null: nothing is written (the command line then makes a folder in runs)."""
+    checkpoint_steps: int | None = positive(None)
+    """Optimiser steps between checkpoints, besides the one after every epoch. Null: no others."""
     accelerator: str = "auto"
-    """cpu, gpu, or what there is; see Lightning's Trainer."""
+    """Hardware to train on: cpu, gpu, or auto for what there is, as in Lightning's Trainer."""
     devices: int = 1
-    """Processes per node, each with one device."""
+    """Number of processes per machine, each with one device."""
     nodes: int = 1
-    """Machines."""
+    """Number of machines."""
 
     def __post_init__(self) -> None:
-        positive = {
-            "epochs": self.epochs,
-            "evaluate_every": self.evaluate_every,
-            "votes": self.votes,
-            "data.batch_size": self.data.batch_size,
-            "data.radius": self.data.radius,
-            "optimizer.accumulate": self.optimizer.accumulate,
-            "optimizer.rate": self.optimizer.rate,
-            "init.batches": self.init.batches,
-        }
-        optional = {
-            "threads": self.threads,
-            "checkpoint_steps": self.checkpoint_steps,
-            "data.train_size": self.data.train_size,
-            "data.test_size": self.data.test_size,
-            "data.num_points": self.data.num_points,
-            "data.poisson": self.data.poisson,
-            "data.crops": self.data.crops,
-            "optimizer.agc": self.optimizer.agc,
-            "optimizer.clip_norm": self.optimizer.clip_norm,
-        }
-        for name, value in {**positive, **{k: v for k, v in optional.items() if v is not None}}.items():
-            if not value > 0:
+        for name, setting, value in self._settings():
+            if value is not None and "registry" in setting.metadata:
+                setting.metadata["registry"].check(value)
+            if value is not None and "positive" in setting.metadata and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
-        if self.seed < 0 or self.data.workers < 0:
+        data = self.data
+        if self.seed < 0 or data.workers < 0:
             raise ValueError(
-                f"seed and data.workers must not be negative, got {self.seed} and {self.data.workers}"
+                f"seed and data.workers must not be negative, got {self.seed} and {data.workers}"
             )
-        if not self.data.context >= self.data.radius:
-            raise ValueError(
-                f"data.context must not be less than data.radius, got {self.data.context} "
-                f"and {self.data.radius}"
-            )
-        if not (0 <= self.data.scale < 1 and self.data.jitter >= 0):
-            raise ValueError(
-                f"data.scale must be from 0 to below 1 and data.jitter not negative, got {self.data.scale} "
-                f"and {self.data.jitter}"
-            )
+        if not data.context >= data.radius:
+            given = f"got {data.context} and {data.radius}"
+            raise ValueError(f"data.context must not be less than data.radius, {given}")
+        if not (0 <= data.scale < 1 and data.jitter >= 0):
+            given = f"got {data.scale} and {data.jitter}"
+            raise ValueError(f"data.scale must be from 0 to below 1 and data.jitter not negative, {given}")
         if (self.model.basis is None) != (self.model.estimator is None):
             raise ValueError("model.basis and model.estimator come together, or not at all")
 
+    def _settings(self) -> Iterator[tuple[str, Field[Any], Any]]:
+        """All settings: dotted name, field, value."""
+        for top in fields(self):
+            value = getattr(self, top.name)
+            if not is_dataclass(value):
+                yield top.name, top, value
+                continue
+            for setting in fields(value):
+                yield f"{top.name}.{setting.name}", setting, getattr(value, setting.name)
+
     def to_yaml(self) -> str:
         """The run as YAML text, which ``load_config`` reads."""
-        import yaml
-
         return yaml.safe_dump(asdict(self), sort_keys=False)
 
 
@@ -242,49 +248,42 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
 
         config = load_config("scanobjectnn", "norm-free", overrides=["--data.path=scanobjectnn"])
     """
-    merged: dict[str, Any] = {}
-    for source in sources:
-        merge(merged, source if isinstance(source, Mapping) else _read(source))
-    parser = _parser()
+    parser, settings, where = _parser(), None, ""
     try:
-        base = parser.parse_object(merged)
-        chosen = parser.instantiate(parser.parse_args(list(overrides), namespace=base))
-    except SystemExit:
-        raise
-    except Exception as error:
-        raise ValueError(str(error)) from error
-    return Config(**vars(chosen))
+        for source in sources:
+            where = "" if isinstance(source, Mapping) else f"{source}: "
+            settings = parser.parse_object(_given(source), settings)
+        if overrides or settings is None:
+            where = ""
+            settings = parser.parse_args(list(overrides), settings)
+    except ArgumentError as error:
+        raise ValueError(where + " ".join(str(error).split())) from error
+    return Config(**vars(parser.instantiate(settings)))
 
 
-def _read(source: str | Path) -> Mapping[str, Any]:
+def _given(source: str | Path | Mapping[str, Any]) -> Any:
+    """The settings that a source has."""
+    if isinstance(source, Mapping):
+        return dict(source)
     if str(source) in RECIPES:
         return RECIPES[str(source)]
-    path = Path(source)
-    if not path.is_file():
+    if not Path(source).is_file():
         raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
-    import yaml
-
-    content = yaml.safe_load(path.read_text())
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a configuration: expected sections such as data, model, optimizer")
-    return content
+    return _parser().parse_path(str(source), defaults=False)
 
 
-def merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
-    """Puts the settings of a source over those of a target, section by section."""
-    for key, value in source.items():
-        if isinstance(value, Mapping) and key in ("data", "model", "init", "optimizer"):
-            merge(target.setdefault(key, {}), value)
-        else:
-            target[key] = value
-
-
-def _parser() -> Any:
-    try:
-        import jsonargparse
-    except ImportError as error:
-        raise ImportError("training needs jsonargparse: pip install 'pointvar[train]'") from error
+def add_settings(parser: jsonargparse.ArgumentParser) -> None:
+    """Gives a parser an option per setting of a run, such as ``--data.batch_size``."""
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = jsonargparse.ArgumentParser(prog="pointvar train", exit_on_error=False)
     parser.add_class_arguments(Config, as_group=False)
+    helps = {action.dest: action for action in parser._actions}
+    for name, setting, _ in Config()._settings():
+        if "registry" in setting.metadata:
+            helps[name].help = f"{helps[name].help} Known: {', '.join(setting.metadata['registry'])}."
+
+
+@cache
+def _parser() -> jsonargparse.ArgumentParser:
+    parser = jsonargparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    add_settings(parser)
     return parser

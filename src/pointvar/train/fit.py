@@ -29,7 +29,6 @@ from pointvar.train.build import build_model
 from pointvar.train.callbacks import (
     LAST,
     Checkpoints,
-    Initialisation,
     Interrupted,
     Progress,
     Record,
@@ -37,8 +36,9 @@ from pointvar.train.callbacks import (
 )
 from pointvar.train.config import Config
 from pointvar.train.divergence import DivergedError
-from pointvar.train.initialise import forward
+from pointvar.train.initialise import VarianceInit, forward
 from pointvar.train.loader import (
+    INIT,
     ORDER,
     TEST,
     TRAIN,
@@ -171,7 +171,7 @@ class _Run:
         folder = None if config.output is None else Path(config.output)
         last = folder / LAST if folder is not None and resume and (folder / LAST).exists() else None
         check_single_clouds(self.model, self.train_loader)
-        init = Initialisation(config)
+        init = VarianceInit.from_settings(config.init, generator(config.seed, INIT).initial_seed())
         record = Record(config, print if self.verbose else None)
         chosen: list[lightning.Callback] = [_Ranks(self), init, record, *callbacks]
         if folder is not None:

@@ -1,60 +1,21 @@
-"""The initialisations by name, and a Lightning callback that applies one before the first step."""
+"""A Lightning callback that draws the weights before the first step, by any of the named initialisations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
 import torch
 from torch import nn
 
-from pointvar import init
 from pointvar.convolution import PointConvolution
-from pointvar.init import InitReport
-from pointvar.layers import Forward, Select
+from pointvar.init import INITS, InitReport
+from pointvar.layers import Forward, Select, devices_of
 from pointvar.train.config import InitConfig
 from pointvar.train.loader import Prepared
-
-MEASURED: dict[str, Callable[..., InitReport]] = {
-    "direct": init.variance_init,
-    "lsuv": init.lsuv_init,
-    "data-dependent": init.data_dependent_init,
-}
-RULES: dict[str, Callable[..., InitReport]] = {
-    "standard": init.standard_init,
-    "authors": init.authors_init,
-    "xavier": init.xavier_init,
-}
-
-
-def initialise(
-    model: nn.Module, config: InitConfig, batches: list[Prepared], generator: torch.Generator
-) -> InitReport:
-    """Draws the weights of a network as a configuration says.
-
-    Linear layers keep what they have, PyTorch's default, as in the paper, unless all layers are asked for.
-    """
-    if config.method == "none":
-        return InitReport("none")
-    layers = PointConvolution if config.layers == "convolutions" else None
-    options: dict[str, Any] = {"layers": layers, "generator": generator}
-    if config.method in RULES:
-        return RULES[config.method](model, **options)
-    if config.method in MEASURED:
-        return MEASURED[config.method](model, batches, config.target, forward=forward, **options)
-    features = torch.cat([batch.features for batch in batches])
-    options["input_moment"] = float(features.double().square().mean())
-    if config.method == "transfer":
-        return init.transfer_init(model, config.table, config.target, **options)
-    activation = next((m for m in model.modules() if isinstance(m, (nn.ReLU, nn.LeakyReLU))), "leaky_relu")
-    return init.closed_form_init(model, activation, config.target, **options)
-
-
-def forward(model: nn.Module, batch: Prepared) -> Any:
-    """How the networks here take a batch."""
-    return model(batch.features, batch.levels)
 
 
 class VarianceInit(lightning.Callback):
@@ -71,7 +32,10 @@ class VarianceInit(lightning.Callback):
             ``module(**batch)`` or ``module(batch)``. Where a batch holds labels, say how to leave them out:
             ``lambda module, batch: module(batch[0])``.
         layers, target: as for ``pointvar.variance_init``.
-        seed: of the weights.
+        seed: of the weights, and of dropout while measuring.
+        method: a name of ``pointvar.init.INITS``.
+        table: of ``method="transfer"``: a table of z that is shipped, or a file.
+        part: the name of the submodule to initialise; default: the whole module.
     """
 
     def __init__(
@@ -81,26 +45,46 @@ class VarianceInit(lightning.Callback):
         layers: Select = None,
         target: float = 1.0,
         seed: int = 0,
+        *,
+        method: str = "direct",
+        table: str | Path = "modelnet40",
+        part: str = "",
     ) -> None:
         if batches < 1:
             raise ValueError(f"VarianceInit needs at least one batch, got {batches}")
-        self.batches, self.forward, self.layers = batches, forward, layers
-        self.target, self.seed = target, seed
+        INITS.check(method)
+        self.batches, self.seed, self.method, self.part = batches, seed, method, part
+        self.options = {"forward": forward, "layers": layers, "target": target, "table": table}
         self.report: InitReport | None = None
+
+    @classmethod
+    def from_settings(cls, settings: InitConfig, seed: int) -> VarianceInit:
+        """The initialisation of a configuration, for the modules that ``fit`` trains.
+
+        Linear layers keep PyTorch's default, as in the paper, unless all layers are asked for.
+        """
+        layers = PointConvolution if settings.layers == "convolutions" else None
+        names = {"method": settings.method, "table": settings.table, "part": "model"}
+        return cls(settings.batches, forward, layers, settings.target, seed, **names)
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.ckpt_path is not None or trainer.global_step > 0:
             return
         loader: Any = trainer.train_dataloader
-        batches = [
-            module.transfer_batch_to_device(batch, module.device, 0)
-            for batch in islice(iter(loader), self.batches)
-        ]
-        self.report = self.apply(module, batches, torch.Generator().manual_seed(self.seed))
+        chosen = islice(iter(loader), self.batches)
+        batches = [module.transfer_batch_to_device(batch, module.device, 0) for batch in chosen]
+        offered = {"batches": batches, "generator": torch.Generator().manual_seed(self.seed), **self.options}
+        initialise = INITS[self.method]
+        wanted = inspect.signature(initialise).parameters
+        if "input_moment" in wanted and all(isinstance(batch, Prepared) for batch in batches):
+            features = torch.cat([batch.features for batch in batches])
+            offered["input_moment"] = float(features.double().square().mean())
+        model = module.get_submodule(self.part)
+        with torch.random.fork_rng(devices=devices_of(model)):
+            torch.manual_seed(self.seed)
+            self.report = initialise(model, **{name: offered[name] for name in wanted if name in offered})
 
-    def apply(
-        self, module: lightning.LightningModule, batches: list[Any], generator: torch.Generator
-    ) -> InitReport:
-        return init.variance_init(
-            module, batches, self.target, self.forward, layers=self.layers, generator=generator
-        )
+
+def forward(model: nn.Module, batch: Prepared) -> Any:
+    """How the networks here take a batch."""
+    return model(batch.features, batch.levels)

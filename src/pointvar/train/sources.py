@@ -5,19 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pointvar.data import DATASETS, Folder, PointData, Sample
+from pointvar.data import DATASETS, Folder, PointData, Sample, transforms
 from pointvar.data.base import Task
-from pointvar.data.transforms import (
-    Compose,
-    Jitter,
-    Mirror,
-    NormalizeBox,
-    PoissonDisk,
-    Rotate,
-    Scale,
-    Subset,
-    Transform,
-)
+from pointvar.data.transforms import Transform
 from pointvar.train.config import DataConfig
 
 
@@ -38,10 +28,10 @@ class Data:
         if not len(self.train) or not len(self.test):
             sizes = f"{len(self.train)} and {len(self.test)} samples"
             raise ValueError(f"there must be data to train and to test on, got {sizes}")
-        self.train, self.test = self._wrapped(self.train), self._wrapped(self.test)
-
-    def _wrapped(self, samples: Any) -> PointData:
-        return samples if isinstance(samples, PointData) else _Listed(samples, self)
+        for name in ("train", "test"):
+            samples = getattr(self, name)
+            if not isinstance(samples, PointData):
+                setattr(self, name, _Samples(samples, self, len(samples)))
 
 
 def load_data(config: DataConfig) -> Data:
@@ -59,51 +49,36 @@ def load_split(config: DataConfig, split: str, classes: list[str] | None = None)
     size = config.train_size if split == "train" else config.test_size
     if size is not None and size > len(data):
         raise ValueError(f"{size} {split} samples were asked for, {config.name} has {len(data)}")
-    return _First(data, len(data) if size is None else size, config.cache)
+    return _Samples(data, data, len(data) if size is None else size, config.cache)
 
 
-class _Listed(PointData):
-    """Any samples by index, as a data set."""
+class _Samples(PointData):
+    """The first of any samples by index, as a data set; in memory once they were read, if asked for."""
 
-    def __init__(self, samples: Any, data: Data) -> None:
-        self.samples = samples
-        self.task, self.classes, self.num_features = data.task, data.classes, data.num_features
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def load(self, index: int) -> Sample:
-        return self.samples[index]
-
-
-class _First(PointData):
-    """The first samples of a data set, in memory once they were read."""
-
-    def __init__(self, data: PointData, size: int, keep: bool) -> None:
-        self.data, self.size, self.keep = data, size, keep
-        self.task, self.classes, self.num_features = data.task, data.classes, data.num_features
+    def __init__(self, samples: Any, of: Data | PointData, size: int, keep: bool = False) -> None:
+        self.samples, self.size, self.keep = samples, size, keep
+        self.task, self.classes, self.num_features = of.task, of.classes, of.num_features
         self._kept: dict[int, Sample] = {}
 
     def __len__(self) -> int:
         return self.size
 
     def load(self, index: int) -> Sample:
-        if not self.keep:
-            return self.data[index]
-        if index not in self._kept:
-            self._kept[index] = self.data[index]
-        return self._kept[index]
+        sample = self._kept[index] if index in self._kept else self.samples[index]
+        if self.keep:
+            self._kept[index] = sample
+        return sample
 
 
 def preparation(config: DataConfig, task: Task) -> list[Transform]:
     """What is done to every cloud, in training and in evaluation."""
     steps: list[Transform] = []
     if task == "classification" and config.box:
-        steps.append(NormalizeBox())
+        steps.append(transforms.NormalizeBox())
     if config.poisson is not None:
-        steps.append(PoissonDisk(config.poisson))
+        steps.append(transforms.PoissonDisk(config.poisson))
     if task == "classification" and config.num_points is not None and config.name != "shapes":
-        steps.append(Subset(config.num_points))
+        steps.append(transforms.Subset(config.num_points))
     return steps
 
 
@@ -112,16 +87,16 @@ def augmentation(config: DataConfig) -> list[Transform]:
     axis, vectors = "xyz".index(config.up), [slice(0, 3)] if config.normals else []
     steps: list[Transform] = []
     if config.rotate:
-        steps.append(Rotate(axis, vectors=vectors))
+        steps.append(transforms.Rotate(axis, vectors=vectors))
     if config.scale:
-        steps.append(Scale(1 - config.scale, 1 + config.scale, vectors))
+        steps.append(transforms.Scale(1 - config.scale, 1 + config.scale, vectors))
     if config.mirror:
-        steps.append(Mirror([other for other in range(3) if other != axis], vectors))
+        steps.append(transforms.Mirror([other for other in range(3) if other != axis], vectors))
     if config.jitter:
-        steps.append(Jitter(config.jitter))
+        steps.append(transforms.Jitter(config.jitter))
     return steps
 
 
 def transform_of(config: DataConfig, task: Task, augment: bool) -> Transform:
     """All that is done to a cloud before a network sees it."""
-    return Compose(*preparation(config, task), *(augmentation(config) if augment else []))
+    return transforms.Compose(*preparation(config, task), *(augmentation(config) if augment else []))
