@@ -1,7 +1,7 @@
 """Training against the same steps in plain torch, written from the formulas of the documentation.
 
-``fit`` records the batches that it trains on and the weights that it starts from. The loop here takes the same
-steps without any of its code: losses, clipping, momentum, decay and rates are written out.
+A callback records the batches that ``fit`` trains on and the weights that it starts from. The loop here takes
+the same steps without any of its code: losses, clipping, momentum, decay and rates are written out.
 """
 
 from typing import Any
@@ -64,7 +64,7 @@ def point_loss(scores: Tensor, batch: Any, weights: list[float]) -> Tensor:
 
 def clip_units(model: nn.Module, limit: float) -> None:
     """No unit's gradient is longer than ``limit`` times its weights; the last layer is left alone."""
-    *others, last = [module for module in model.modules() if getattr(module, "weight", None) is not None]
+    last = [module for module in model.modules() if getattr(module, "weight", None) is not None][-1]
     left_alone = {id(parameter) for parameter in last.parameters()}
     for name, parameter in model.named_parameters():
         if id(parameter) in left_alone:
@@ -122,7 +122,7 @@ def compare(config: Any, data: Data | None, loss: Any, weights: list[float]) -> 
     by_hand(config, model, record, loss, weights)
     moved = 0.0
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(trained[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(trained[name], value, rtol=1e-4, atol=1e-6, msg=name)
         moved = max(moved, float((value - record.start[name]).abs().max()))
     assert moved > 1e-3  # there was something to compare
     return trained
