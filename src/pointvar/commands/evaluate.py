@@ -18,9 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates, with as many votes as the run's configuration or ``--votes`` says."""
+    from pointvar.atomic import write_atomically
     from pointvar.models import load, read_notes
     from pointvar.train import Data, evaluate, load_config
-    from pointvar.train.callbacks import write_atomically
     from pointvar.train.sources import load_split
 
     folder: Path = arguments.run_directory

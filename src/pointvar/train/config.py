@@ -173,6 +173,8 @@ class Config:
     """Forward and backward pass in bfloat16, weights in float32."""
     output: str | None = None
     """Directory of the run; null: nothing is written."""
+    logger: Literal["tensorboard", "wandb", "mlflow", "none"] = "tensorboard"
+    """Where the numbers of each epoch go besides metrics.jsonl, if there is an output directory."""
     checkpoint_steps: int | None = None
     """Saves a checkpoint after so many optimiser steps, besides that of every epoch."""
     accelerator: str = "auto"
