@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from dataclasses import asdict
 from itertools import islice
@@ -56,13 +57,19 @@ class History(lightning.Callback):
         self.config, self.verbose = config, verbose
         self.path = None if config.output is None else Path(config.output) / "metrics.jsonl"
         self.rows: list[dict[str, Any]] = []
-        self.seconds = self._begin = self._epoch_begin = self._rate = 0.0
+        self._before = self._epoch_begin = self._rate = 0.0
+        self._begin: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of training, with what was before a resume."""
+        return self._before + (0.0 if self._begin is None else time.perf_counter() - self._begin)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seconds": self.seconds + time.perf_counter() - self._begin}
+        return {"rows": self.rows, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows, self.seconds = list(state["rows"]), state["seconds"]
+        self.rows, self._before = list(state["rows"]), state["seconds"]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         self._begin = self._epoch_begin = time.perf_counter()
@@ -88,8 +95,7 @@ class History(lightning.Callback):
         if module.metrics is not None:
             numbers |= module.metrics.scalars()
             module.metrics = None
-        now = time.perf_counter()
-        numbers["seconds"] = round(self.seconds + now - self._begin, 3)
+        numbers["seconds"] = round(self.seconds, 3)
         epoch = trainer.current_epoch + 1
         row = {"epoch": epoch, "step": trainer.global_step, **numbers}
         self.rows.append(row)
@@ -103,14 +109,9 @@ class History(lightning.Callback):
             clouds = self.config.data.batch_size * int(trainer.num_training_batches) * trainer.world_size
             parts = [f"epoch {epoch}/{self.config.epochs}", f"loss {row['train_loss']:.4f}"]
             parts += [f"{n.replace('_', ' ')} {row[n]:.4f}" for n in ("accuracy", "mean_iou") if n in row]
-            parts.append(f"{clouds / max(now - self._epoch_begin, 1e-9):.1f} clouds/s")
+            parts.append(f"{clouds / (time.perf_counter() - self._epoch_begin):.1f} clouds/s")
             left = row["seconds"] / epoch * (self.config.epochs - epoch)
             module.print("  ".join([*parts, f"{span(left)} left"]))
-
-    def teardown(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
-        if self._begin:
-            self.seconds += time.perf_counter() - self._begin
-            self._begin = 0.0
 
 
 class Checkpoints(ModelCheckpoint):
@@ -131,18 +132,17 @@ class Checkpoints(ModelCheckpoint):
         )
         self.path, self.steps = folder / LAST, steps
         self._asked = False
-        self._handlers: dict[int, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}  # there is one file, wherever the folder has been moved to
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._handlers[number] = signal.signal(number, self._ask)
-            except ValueError:  # not the main thread: whoever runs this there stops it in his own way
-                return
+        # In another thread than the main one, whoever runs this stops it in his own way. Lightning puts the
+        # handlers back in the end.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self._asked and number == signal.SIGINT:
@@ -169,11 +169,6 @@ class Checkpoints(ModelCheckpoint):
 
     def _asked_anywhere(self, trainer: lightning.Trainer) -> bool:
         return trainer.strategy.reduce_boolean_decision(self._asked, all=False)
-
-    def teardown(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
 
 
 class ProgressBar(TQDMProgressBar):
