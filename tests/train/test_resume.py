@@ -144,7 +144,7 @@ def test_resumed_again_and_again(tmp_path: Path, accumulate: int) -> None:
 def test_spheres_of_scenes_are_resumed_in_mid_epoch(tmp_path: Path, workers: int) -> None:
     """Where the next sphere is depends on all spheres before it; workers have fetched ahead."""
     change: dict[str, Any] = {
-        "data": {"radius": 0.6, "context": 0.9, "crops": 5, "batch_size": 1, "workers": workers},
+        "data": {"radius": 1.5, "context": 1.5, "crops": 5, "batch_size": 1, "workers": workers},
         "model": {"network": "unet", "channels": [4, 4], "radii": [0.2, 0.4], "head": None},
         "epochs": 2,
     }
