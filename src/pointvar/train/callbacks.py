@@ -92,11 +92,10 @@ class History(lightning.Callback):
             "train_loss": loss / max(count, 1),
             "train_accuracy": hits / max(count, 1),
         }
-        if module.metrics is not None:
-            numbers |= module.metrics.scalars()
-            module.metrics = None
-        numbers["seconds"] = round(self.seconds, 3)
         epoch = trainer.current_epoch + 1
+        if epoch % self.config.evaluate_every == 0:
+            numbers |= module.metrics.scalars()
+        numbers["seconds"] = round(self.seconds, 3)
         row = {"epoch": epoch, "step": trainer.global_step, **numbers}
         self.rows.append(row)
         for logger in trainer.loggers:

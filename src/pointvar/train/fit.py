@@ -82,7 +82,7 @@ def fit(
         print(result.accuracy)
     """
     verbose = config.output is not None if verbose is None else verbose
-    with _threads(config.threads), _quiet(), torch.random.fork_rng(devices=[]):
+    with _surroundings(config.threads):
         data = data or load_data(config.data)
         network = build_model(config.model, data, seeded(config.seed, WEIGHTS)) if model is None else model
         return _train(config, data, network, resume, callbacks, verbose)
@@ -119,7 +119,7 @@ def _train(
     if result.interrupted or not trainer.is_global_zero:
         return result
     if result.diverged is None:
-        metrics = module.final if config.epochs % config.evaluate_every == 0 else None
+        metrics = module.metrics if config.epochs % config.evaluate_every == 0 else None
         if config.votes > 1 or data.task == "segmentation" or metrics is None:
             metrics = evaluate(network, data, config.data, config.votes, config.seed)
         result.metrics = asdict(metrics)
@@ -159,7 +159,7 @@ def _trainer(config: Config, callbacks: list[lightning.Callback], verbose: bool)
 def check_single_clouds(model: nn.Module, loader: Loader) -> None:
     """Raises before the first step if a batch of one cloud is to come that the network cannot train on."""
     batches = loader.batches
-    single = [index for index in batches.plan() if len(index.items) == 1]
+    single = [index for index in batches.plan() if len(index.items) == 1]  # of any rank: all stop, or none
     if not single:
         return
     batch = loader.preparation[single[0]]
@@ -173,27 +173,19 @@ def check_single_clouds(model: nn.Module, loader: Loader) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Lightning's advertisements and advice, and its use of what torch has deprecated."""
+def _surroundings(threads: int | None) -> Iterator[None]:
+    """As many threads as asked for, the random state of the caller kept, and without Lightning's
+    advertisements and advice, and its use of what torch has deprecated."""
     logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
+    before = logger.level, torch.get_num_threads()
     logger.setLevel(logging.WARNING)
+    torch.set_num_threads(before[1] if threads is None else threads)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec", FutureWarning)
             warnings.filterwarnings("ignore", ".* does not have many workers")
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
             yield
     finally:
-        logger.setLevel(before)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        logger.setLevel(before[0])
+        torch.set_num_threads(before[1])

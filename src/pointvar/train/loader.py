@@ -160,10 +160,10 @@ class Batches(Sampler[BatchIndex]):
         return -(-self.total // self.ranks)
 
     def __iter__(self) -> Iterator[BatchIndex]:
-        return iter(self.plan()[self.start :])
+        return iter(self.plan()[self.rank :: self.ranks][self.start :])
 
     def plan(self) -> list[BatchIndex]:
-        """All batches of the present epoch for this rank."""
+        """The batches of the present epoch for all ranks."""
         if self._planned is None or self._planned[0] != self.epoch:
             items, size = self.order(self.epoch), self.batch_size
             slices = [tuple(items[n * size : (n + 1) * size]) for n in range(self.total)]
@@ -171,7 +171,7 @@ class Batches(Sampler[BatchIndex]):
             # Batches are repeated until each rank has as many; in an evaluation those must not count.
             again = (every * self.ranks)[: -len(every) % self.ranks]
             every += [replace(index, counts=self.training) for index in again]
-            self._planned = self.epoch, every[self.rank :: self.ranks]
+            self._planned = self.epoch, every
         return self._planned[1]
 
     def set_epoch(self, epoch: int) -> None:

@@ -36,8 +36,6 @@ class _Supervised(lightning.LightningModule):
         self.confusion = MulticlassConfusionMatrix(len(classes), ignore_index=-1, validate_args=False)
         self.register_buffer("class_weights", class_weights, persistent=False)
         self.metrics: Metrics | None = None
-        """Of the evaluation at the end of this epoch, if there was one."""
-        self.final: Metrics | None = None
         """Of the last evaluation."""
         self.totals = torch.zeros(3, dtype=torch.float64)
         """Of the present epoch: loss times labels, labels predicted, labels."""
@@ -77,7 +75,7 @@ class _Supervised(lightning.LightningModule):
         self.confusion.update(self(batch).argmax(1), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
-        self.metrics = self.final = Metrics.of(self.confusion.compute().cpu(), self.classes)
+        self.metrics = Metrics.of(self.confusion.compute().cpu(), self.classes)
         self.confusion.reset()
 
     def configure_optimizers(self) -> Any:
