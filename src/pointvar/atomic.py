@@ -1,22 +1,31 @@
-"""Files that are whole or not there, whenever the process ends."""
+"""Files that are whole or not there, whatever interrupts the writing."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
-from uuid import uuid4
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Writes a file in one step of the file system: whoever reads it finds the old content or the new one."""
+    """Writes a file in one step of the file system, and waits until it is on the disk."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".writing", dir=path.parent)
     try:
-        with temporary.open("xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # as an ordinary file would be; mkstemp makes it private
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """The mask of new files; there is no way to read it but to set it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -11,10 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pointvar.init.batches import Forward, feed
-from pointvar.init.layers import Layer, Select, channels_last, outermost, predicate, refuse_lazy
 from pointvar.init.report import table
-from pointvar.init.walk import restored
+from pointvar.layers import (
+    Forward,
+    Layer,
+    Select,
+    channels_last,
+    feed,
+    outermost,
+    predicate,
+    refuse_lazy,
+    restored,
+)
 
 HEALTHY, VANISHING, EXPLODING = "healthy", "vanishing", "exploding"
 

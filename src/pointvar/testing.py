@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from pointvar.diagnose import variance_report
-from pointvar.init.batches import Forward
-from pointvar.init.layers import Select
+from pointvar.layers import Forward, Select
 
 
 def assert_variance(

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import pointvar as pv
-from pointvar.init import find_layers
+from pointvar.layers import find_layers
 
 
 def noise(*shape, seed=0):

@@ -73,7 +73,7 @@ def _torch() -> Finding:
 
 def _native() -> Finding:
     if native.available:
-        return Finding(GOOD, "native core", f"C++ kernels for {native.info()['instruction_set']}")
+        return Finding(GOOD, "native core", f"C++ kernels for {native.native_info()['instruction_set']}")
     if os.environ.get("POINTVAR_BACKEND") == "reference":
         advice = "POINTVAR_BACKEND=reference is set; unset it for the fast kernels"
         return Finding(ADVICE, "native core", "plain torch, as asked for", advice)
@@ -83,7 +83,7 @@ def _native() -> Finding:
 
 def _threads() -> Finding:
     used, cores = torch.get_num_threads(), _cores()
-    kernels = native.info()["threads"]
+    kernels = native.native_info()["threads"]
     found = f"{used} of {cores} cores"
     if kernels != used:
         advice = "torch.set_num_threads does not rule the kernels: see OpenMP below"
@@ -100,7 +100,7 @@ def _cores() -> int:
 
 
 def _openmp() -> Finding:
-    runtime = native.info()["openmp"]
+    runtime = native.native_info()["openmp"]
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return Finding(GOOD, "OpenMP", str(runtime or "that of torch"))

@@ -1,29 +1,10 @@
 """Initialisations: weights that keep the variance of features constant through any depth, and baselines."""
 
-from pointvar.init.baselines import authors_init, channel_init, standard_init, xavier_init
-from pointvar.init.closed_form import activation_moment, closed_form_init
-from pointvar.init.direct import data_dependent_init, lsuv_init, variance_init
-from pointvar.init.layers import find_layers
-from pointvar.init.registry import register_layer
-from pointvar.init.report import InitReport, LayerInit
-from pointvar.init.transfer import Table, compute_table, tables, transfer_init
+import lazy_loader
 
-__all__ = [
-    "InitReport",
-    "LayerInit",
-    "Table",
-    "activation_moment",
-    "authors_init",
-    "channel_init",
-    "closed_form_init",
-    "compute_table",
-    "data_dependent_init",
-    "find_layers",
-    "lsuv_init",
-    "register_layer",
-    "standard_init",
-    "tables",
-    "transfer_init",
-    "variance_init",
-    "xavier_init",
-]
+from pointvar.moved import moved
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = moved(
+    __name__, {"find_layers": "pointvar.layers", "register_layer": "pointvar.layers"}, __getattr__
+)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from pointvar.convolution import PointConvolution
-from pointvar.init.layers import Layer, Select, find_layers, nothing_to_set
 from pointvar.init.report import InitReport, LayerInit
+from pointvar.layers import Layer, Select, find_layers, nothing_to_set
 
 Rule = Callable[[Layer], float | str]
 """The variance of a layer's weights, or the reason why it is left alone."""

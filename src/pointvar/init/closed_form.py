@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from pointvar.convolution import PointConvolution
 from pointvar.init.baselines import by_rule
-from pointvar.init.layers import Layer, Select, outermost
 from pointvar.init.report import InitReport
+from pointvar.layers import Layer, Select, outermost
 
 Activation = str | float | Callable[[Tensor], Tensor]
 

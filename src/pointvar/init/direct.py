@@ -12,18 +12,19 @@ pass reaches it, with all layers before it set already.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pointvar.convolution import PointConvolution
-from pointvar.init.batches import Forward
-from pointvar.init.layers import Layer, Select, Target, channels_last, check_target, target_of
 from pointvar.init.report import InitReport, LayerInit
 from pointvar.init.walk import Call, Statistic, walk
+from pointvar.layers import Forward, Layer, Select, channels_last, outermost
 
+Target = float | Mapping[str, float] | Callable[[str, torch.nn.Module], float]
 Steps = Generator[Statistic, Tensor, LayerInit | str]
 
 
@@ -79,10 +80,10 @@ def variance_init(
     """
     if bias not in ("zero", "keep"):
         raise ValueError(f"bias must be 'zero' or 'keep', got {bias!r}")
-    check_target(target, model)
+    _check_target(target, model)
 
     def strategy(layer: Layer) -> Steps:
-        goal = target_of(target, layer)
+        goal = _target_of(target, layer)
         yield from _fit_basis(layer, generator)
         entry = yield from _measure_and_draw(layer, goal, generator, orthogonal)
         if exact and isinstance(entry, LayerInit) and layer.kind.second_moment is not None:
@@ -135,10 +136,10 @@ def data_dependent_init(
     networks", https://arxiv.org/abs/1511.06856. For layers with one weight whose output's last (of image
     convolutions: second) dimension counts the channels. A layer without bias keeps its mean.
     """
-    check_target(target, model)
+    _check_target(target, model)
 
     def strategy(layer: Layer) -> Steps:
-        goal = target_of(target, layer)
+        goal = _target_of(target, layer)
         if len(layer.weights) != 1:
             return "it has several weights"
         yield from _fit_basis(layer, generator)
@@ -254,3 +255,24 @@ def _checked(layer: Layer, value: Tensor, what: str) -> float:
     if number == 0 and isinstance(layer.module, PointConvolution):
         hint = " (are there neighbours? a radius may be too small)"
     raise ValueError(f"{layer.name}: its {what} {problem}{hint}; no weights can be derived from it")
+
+
+def _check_target(target: Target, model: torch.nn.Module) -> None:
+    """A name pattern that no layer has is a mistake."""
+    names = [Layer(name, module, kind).name for name, module, kind in outermost(model) if kind is not None]
+    for pattern in target if isinstance(target, Mapping) else ():
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"target has {pattern!r}, which is the name of no layer; there are {names}")
+
+
+def _target_of(target: Target, layer: Layer) -> float:
+    """The target variance of a layer: a number, by name pattern (1 where none matches), or by a function."""
+    if isinstance(target, Mapping):
+        value = next((v for p, v in target.items() if fnmatchcase(layer.name, p)), 1.0)
+    elif callable(target):
+        value = target(layer.name, layer.module)
+    else:
+        value = target
+    if not 0 < value < float("inf"):
+        raise ValueError(f"the target variance must be positive and finite, got {value} for {layer.name}")
+    return float(value)

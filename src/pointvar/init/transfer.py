@@ -29,8 +29,8 @@ from pointvar.geometry import Neighborhood
 from pointvar.init.baselines import by_rule
 from pointvar.init.closed_form import activation_moment
 from pointvar.init.closed_form import depths as registration
-from pointvar.init.layers import Layer, Select, find_layers, outermost
 from pointvar.init.report import InitReport
+from pointvar.layers import Layer, Select, find_layers, outermost
 from pointvar.methods import METHODS, resolve
 
 

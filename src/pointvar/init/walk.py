@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
@@ -13,9 +13,20 @@ from torch import Tensor, distributed, nn
 
 from pointvar.convolution import PointConvolution
 from pointvar.geometry import Neighborhood
-from pointvar.init.batches import Forward, as_batches, feed, size_of
-from pointvar.init.layers import Claims, Layer, Select, candidates, nothing_to_set
 from pointvar.init.report import InitReport, LayerInit
+from pointvar.layers import (
+    Claims,
+    Forward,
+    Layer,
+    Select,
+    as_batches,
+    candidates,
+    devices_of,
+    feed,
+    nothing_to_set,
+    restored,
+    size_of,
+)
 
 
 class Call:
@@ -37,7 +48,7 @@ class Call:
             bias.zero_()
         try:
             # The same random numbers in every trial, if the layer uses any.
-            with torch.random.fork_rng(devices=_devices(self.layer.module)):
+            with torch.random.fork_rng(devices=devices_of(self.layer.module)):
                 result = self.layer.module.forward(*self.args, **self.kwargs)
         finally:
             for bias, value in zip(self.layer.biases, biases, strict=True):
@@ -203,7 +214,7 @@ class _Journey:
         def visit(index: int) -> Call | None:
             """How a pass calls the layer in question, which ends it; if none is, the first not yet set."""
             self.call = None
-            with suppress(_Reached), torch.random.fork_rng(devices=_devices(model)):
+            with suppress(_Reached), torch.random.fork_rng(devices=devices_of(model)):
                 torch.manual_seed(seeds[index])
                 self.run(model, batches[index], forward)
             seen.update({n: max(c, seen.get(n, 0)) for n, c in self.calls.items()})
@@ -223,40 +234,6 @@ class _Journey:
 
             self._settle(first.layer, measure)
         self.calls = seen
-
-
-@contextmanager
-def restored(model: nn.Module, mode: str | None = "train") -> Iterator[None]:
-    """Puts a model into a mode for passes that leave no trace: buffers, flags and random state come back, and
-    after an exception the parameters too."""
-    if mode not in ("train", "eval", None):
-        raise ValueError(f"mode must be 'train', 'eval' or None (as the model is), got {mode!r}")
-    modules = [(module, module.training, dict(module._buffers)) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    parameters = [(p, p.detach().clone()) for p in model.parameters()]
-    try:
-        with torch.random.fork_rng(devices=_devices(model)):
-            if mode is not None:
-                model.train(mode == "train")
-            yield
-    except BaseException:
-        _copy_back(parameters)
-        raise
-    finally:
-        for module, training, held in modules:
-            module.training = training
-            module._buffers.update(held)  # also where a pass has put a new tensor in the place of a buffer
-        _copy_back(buffers)
-
-
-@torch.no_grad()
-def _copy_back(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for tensor, value in pairs:
-        tensor.copy_(value)
-
-
-def _devices(model: nn.Module) -> list[torch.device]:
-    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 def _distributed() -> bool:

@@ -1,23 +1,5 @@
 """Networks: the paper's classifier and U-Net, PointConv's own, and a plain one of any depth."""
 
-from pointvar.models.classifier import Classifier
-from pointvar.models.files import load, read_notes, save
-from pointvar.models.layers import Method
-from pointvar.models.plain import PlainNet
-from pointvar.models.pointconv import PointConvClassifier, PointConvNet
-from pointvar.models.presets import PRESETS, preset
-from pointvar.models.unet import SegmentationUNet
+import lazy_loader
 
-__all__ = [
-    "PRESETS",
-    "Classifier",
-    "Method",
-    "PlainNet",
-    "PointConvClassifier",
-    "PointConvNet",
-    "SegmentationUNet",
-    "load",
-    "preset",
-    "read_notes",
-    "save",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

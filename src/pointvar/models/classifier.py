@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy
+from pointvar.models.convolutions import Convolutions, Method, check_levels
 from pointvar.models.files import savable
-from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, global_mean, linear
 from pointvar.nn.norm import Norm, for_rows
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pointvar.geometry import Neighborhood
+from pointvar.models.convolutions import Convolutions, Method
 from pointvar.models.files import savable
-from pointvar.models.layers import Convolutions, Method
 from pointvar.nn import ConvolutionBlock, NormActivation
 from pointvar.nn.norm import Norm
 

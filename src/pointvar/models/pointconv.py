@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from pointvar.cloud import PointCloud
 from pointvar.convolution import PointConvolution
 from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.models.convolutions import Convolutions, Method, check_levels
 from pointvar.models.files import savable
-from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import NormActivation, global_mean, interpolate, linear
 from pointvar.nn.norm import Norm, for_rows
 

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy, Neighborhood
+from pointvar.models.convolutions import Convolutions, Method, check_levels
 from pointvar.models.files import savable
-from pointvar.models.layers import Convolutions, Method, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, linear
 from pointvar.nn.norm import Norm
 

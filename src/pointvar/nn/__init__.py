@@ -1,22 +1,5 @@
 """Building blocks on packed features: normalisation, pooling, and what stands before a convolution."""
 
-from pointvar.nn.block import ConvolutionBlock, LinearBlock, NormActivation, linear
-from pointvar.nn.norm import BatchNorm, Bias, CloudGroupNorm, LayerNorm, NoNorm, make_norm
-from pointvar.nn.pool import at_kept, global_max, global_mean, interpolate
+import lazy_loader
 
-__all__ = [
-    "BatchNorm",
-    "Bias",
-    "CloudGroupNorm",
-    "ConvolutionBlock",
-    "LayerNorm",
-    "LinearBlock",
-    "NoNorm",
-    "NormActivation",
-    "at_kept",
-    "global_max",
-    "global_mean",
-    "interpolate",
-    "linear",
-    "make_norm",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -54,7 +54,7 @@ _module: Any = _load()
 available = _module is not None
 
 
-def info() -> dict[str, Any]:
+def native_info() -> dict[str, Any]:
     """Which kernels run and how: backend, instruction set, threads, OpenMP runtime."""
     facts: dict[str, Any] = {"backend": "native" if available else "reference"}
     facts["instruction_set"] = _module.level if available else None

@@ -1,6 +1,5 @@
 """Results as one HTML page that needs no network: `Report`, and `gather`, which fills one from files."""
 
-from pointvar.report.page import Report
-from pointvar.report.sources import gather
+import lazy_loader
 
-__all__ = ["Report", "gather"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

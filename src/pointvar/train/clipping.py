@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from pointvar.init.layers import find_layers
+from pointvar.layers import find_layers
 
 
 class AdaptiveClipping:
@@ -21,7 +21,7 @@ class AdaptiveClipping:
     "High-performance large-scale image recognition without normalization", https://arxiv.org/abs/2102.06171
 
     Args:
-        model: whose layers are known to the initialisation (``pointvar.init.find_layers``).
+        model: whose layers are known to the initialisation (``pointvar.layers.find_layers``).
         limit: :math:`\lambda`.
         eps: :math:`\epsilon`, so that units whose weights are 0 can change.
     """

@@ -17,7 +17,7 @@ from torch import nn
 
 from pointvar.data import class_weights, label_counts
 from pointvar.data.transforms import seeded
-from pointvar.init.walk import restored
+from pointvar.layers import restored
 from pointvar.train.build import build_model
 from pointvar.train.callbacks import Checkpoints, History, Initialisation, Interrupted, ProgressBar
 from pointvar.train.config import Config

@@ -13,8 +13,7 @@ from torch import nn
 from pointvar import init
 from pointvar.convolution import PointConvolution
 from pointvar.init import InitReport
-from pointvar.init.batches import Forward
-from pointvar.init.layers import Select
+from pointvar.layers import Forward, Select
 from pointvar.train.config import InitConfig
 from pointvar.train.loader import Prepared
 

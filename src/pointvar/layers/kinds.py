@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from pointvar.convolution import PointConvolution
-from pointvar.init import moments
+from pointvar.layers import moments
 
 SecondMoment = Callable[..., Tensor]
 

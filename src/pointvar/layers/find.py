@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from pointvar.init.registry import Kind, kind_of
+from pointvar.layers.kinds import Kind, kind_of
 
 Select = type | tuple[type, ...] | str | Sequence[str] | Callable[[str, nn.Module], bool] | None
-Target = float | Mapping[str, float] | Callable[[str, nn.Module], float]
 
 
 class Layer:
@@ -215,24 +214,3 @@ def channels_last(module: nn.Module, output: Tensor) -> Tensor:
 def nothing_to_set(model: nn.Module, left_alone: dict[str, str]) -> ValueError:
     why = left_alone or "it has no parameters"
     return ValueError(f"{type(model).__name__} has no layer that could be initialised: {why}")
-
-
-def check_target(target: Target, model: nn.Module) -> None:
-    """A name pattern that no layer has is a mistake."""
-    names = [Layer(name, module, kind).name for name, module, kind in outermost(model) if kind is not None]
-    for pattern in target if isinstance(target, Mapping) else ():
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"target has {pattern!r}, which is the name of no layer; there are {names}")
-
-
-def target_of(target: Target, layer: Layer) -> float:
-    """The target variance of a layer: a number, by name pattern (1 where none matches), or by a function."""
-    if isinstance(target, Mapping):
-        value = next((v for p, v in target.items() if fnmatchcase(layer.name, p)), 1.0)
-    elif callable(target):
-        value = target(layer.name, layer.module)
-    else:
-        value = target
-    if not 0 < value < float("inf"):
-        raise ValueError(f"the target variance must be positive and finite, got {value} for {layer.name}")
-    return float(value)

@@ -1,0 +1,15 @@
+from .baselines import authors_init as authors_init
+from .baselines import channel_init as channel_init
+from .baselines import standard_init as standard_init
+from .baselines import xavier_init as xavier_init
+from .closed_form import activation_moment as activation_moment
+from .closed_form import closed_form_init as closed_form_init
+from .direct import data_dependent_init as data_dependent_init
+from .direct import lsuv_init as lsuv_init
+from .direct import variance_init as variance_init
+from .report import InitReport as InitReport
+from .report import LayerInit as LayerInit
+from .transfer import Table as Table
+from .transfer import compute_table as compute_table
+from .transfer import tables as tables
+from .transfer import transfer_init as transfer_init

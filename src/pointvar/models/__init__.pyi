@@ -1,0 +1,11 @@
+from .classifier import Classifier as Classifier
+from .convolutions import Method as Method
+from .files import load as load
+from .files import read_notes as read_notes
+from .files import save as save
+from .plain import PlainNet as PlainNet
+from .pointconv import PointConvClassifier as PointConvClassifier
+from .pointconv import PointConvNet as PointConvNet
+from .presets import PRESETS as PRESETS
+from .presets import preset as preset
+from .unet import SegmentationUNet as SegmentationUNet

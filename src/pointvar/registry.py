@@ -1,0 +1,61 @@
+"""One list per kind of named thing: data sets, networks, initialisations, normalisations.
+
+Settings, help and errors read these lists. A new entry is one line, and its own file::
+
+    NETWORKS = Registry("network", {"classifier": "pointvar.models.classifier:Classifier"})
+    NETWORKS.add("mine", MyNetwork)  # from outside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Names and what they stand for. An entry ``"module:name"`` is imported when it is first asked for.
+
+    Args:
+        kind: what the entries are, for errors: "data set".
+        entries: by name, the things themselves or where they are.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, T | str]) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+
+    def add(self, name: str, thing: T | str) -> None:
+        """Adds an entry, or replaces the one of that name."""
+        self._entries[name] = thing
+
+    def __getitem__(self, name: str) -> T:
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = self._entries[name] = getattr(import_module(module), attribute)
+        return entry
+
+    def resolve(self, name: str) -> T:
+        """The entry of that name, or an error that lists the names there are."""
+        self.check(name)
+        return self[name]
+
+    def check(self, name: object) -> None:
+        """Raises where there is no such name, without importing what it stands for."""
+        if name not in self._entries:
+            near = get_close_matches(str(name), self._entries, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"there is no {self.kind} {name!r}{hint}; known are {', '.join(self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
