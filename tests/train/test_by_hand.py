@@ -4,6 +4,7 @@ A callback records the batches that ``fit`` trains on and the weights that it st
 the same steps without any of its code: losses, clipping, momentum, decay and rates are written out.
 """
 
+from functools import cache
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -143,10 +144,15 @@ def compare(config: Any, data: Data | None, loss: Any, weights: list[float]) -> 
 def test_classification(change: dict[str, Any]) -> None:
     """The change must make a difference, too: what is ignored on both sides would go unnoticed."""
     trained = compare(tiny(PLAIN, change), None, cloud_loss, [1.0] * 25)
-    plain = fit(tiny(PLAIN)).model
-    assert plain is not None
-    same = all(torch.equal(trained[name], value) for name, value in plain.state_dict().items())
+    same = all(torch.equal(trained[name], value) for name, value in plain_weights().items())
     assert same == (not change)
+
+
+@cache
+def plain_weights() -> dict[str, Tensor]:
+    model = fit(tiny(PLAIN)).model
+    assert model is not None
+    return model.state_dict()
 
 
 def test_weights_of_classes() -> None:
