@@ -28,6 +28,7 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True))
 
 
-def cloud_batch(radius=0.35, points=120, channels=4, seed=0):
+def cloud_batch(radius=0.35, points=120, channels=4, seed=0, cap=None):
     cloud = pv.PointCloud(torch.rand(points, 3, generator=seeded(seed)), [points // 2] * 2)
-    return noise(points, channels, seed=seed), pv.ball_query(cloud, cloud, radius)
+    hood = pv.ball_query(cloud, cloud, radius, max_neighbors=cap, generator=seeded(seed))
+    return noise(points, channels, seed=seed), hood

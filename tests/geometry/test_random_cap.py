@@ -40,7 +40,7 @@ def test_a_cap_that_nobody_reaches_changes_nothing(backend):
     assert capped(cloud, cloud, 100, radius=0.2) == rows_of(every.row_offsets, every.indices)
 
 
-POINTS, CAP, DRAWS = 12, 4, 1000
+POINTS, CAP, DRAWS = 12, 4, 400
 
 
 @cache
@@ -70,8 +70,8 @@ def test_every_neighbour_and_every_pair_is_equally_likely(draws, size, backend):
 
 @pytest.mark.parametrize("draws", [draws_over_queries, draws_over_seeds])
 def test_neighbouring_draws_are_independent(draws, backend):
-    """Two draws agree with probability 1/495: 2 expected pairs; 12 or more have probability 1e-6."""
-    assert sum(a == b for a, b in pairwise(draws(backend))) < 12
+    """Two draws agree with probability 1/495: 0.8 expected pairs; 9 or more have probability 2e-7."""
+    assert sum(a == b for a, b in pairwise(draws(backend))) < 9
 
 
 def test_the_place_in_the_list_does_not_matter(backend):
@@ -80,33 +80,3 @@ def test_the_place_in_the_list_does_not_matter(backend):
     support, queries = random_cloud([200]), PointCloud(torch.full((400, 3), 0.5))
     rows = torch.tensor(capped(support, queries, 10, radius=10.0))
     assert abs(float(rows.double().mean()) - 99.5) < 4.6
-
-
-def test_same_generator_state_gives_the_same_subset(backend):
-    cloud = random_cloud([300])
-    assert capped(cloud, cloud, 5, seed=3) == capped(cloud, cloud, 5, seed=3)
-
-
-def test_other_seed_and_next_draw_give_other_subsets(backend, generator):
-    cloud = random_cloud([300])
-    assert capped(cloud, cloud, 5, seed=3) != capped(cloud, cloud, 5, seed=4)
-    first, second = (ball_query(cloud, cloud, 0.5, 5, generator).indices for _ in range(2))
-    assert not torch.equal(first, second)
-
-
-def test_without_generator_torchs_global_one_decides(backend):
-    cloud = random_cloud([300])
-    results = []
-    with torch.random.fork_rng():
-        for seed in (1, 1, 2):
-            torch.manual_seed(seed)
-            results.append(ball_query(cloud, cloud, 0.5, 5).indices)
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-
-
-def test_no_randomness_is_used_without_a_cap(generator):
-    cloud = random_cloud([30])
-    before = generator.get_state()
-    assert ball_query(cloud, cloud, 0.5, generator=generator).num_edges > 30
-    assert torch.equal(generator.get_state(), before)

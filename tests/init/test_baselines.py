@@ -3,6 +3,7 @@
 import pytest
 import torch
 from convolution_cases import seeded
+from initialisation_cases import cloud_batch, moment, noise
 from torch import nn
 
 import pointvar as pv
@@ -41,7 +42,7 @@ def test_variances(start, formula):
         assert report[name].variance == pytest.approx(expected)
         # At least 2,400 numbers: their variance is known within 3 %; 12 % is four standard deviations.
         weight = module.weight.detach()
-        assert float(weight.square().mean()) == pytest.approx(expected, rel=0.12)
+        assert moment(weight) == pytest.approx(expected, rel=0.12)
         assert float(weight.mean()) == pytest.approx(0, abs=0.1 * expected**0.5)
         assert not module.bias.any()
 
@@ -52,7 +53,7 @@ def test_the_authors_values():
     expected = {"MCConv": 1, "PCCNN": 1, "SPHConv": 1, "KPConvN": 1, "KPConv": 2, "PointConv": 2}
     assert {entry.name: entry.variance * K * C for entry in report.layers} == pytest.approx(expected)
     for name in expected:
-        measured = float(net[name].weight.detach().square().mean())
+        measured = moment(net[name].weight)
         assert measured == pytest.approx(expected[name] / (K * C), rel=0.05)  # 38,400 numbers
     others = {"PointwiseCNN", "InterpCNN", "ConvPoint", "FlexConv", "linear", "image"}
     assert report.left_alone == dict.fromkeys(others, "not in the authors' code")
@@ -60,7 +61,7 @@ def test_the_authors_values():
 
 def test_a_new_layer_starts_from_the_standard():
     conv = pv.KPConv(C, OUT, generator=seeded())
-    assert float(conv.weight.detach().square().mean()) == pytest.approx(2 / (K * C), rel=0.05)
+    assert moment(conv.weight) == pytest.approx(2 / (K * C), rel=0.05)
 
 
 def test_layers_with_several_weights_have_no_fan_and_are_left_alone():
@@ -89,25 +90,24 @@ def test_selection_generator_and_nothing():
 # Per channel
 
 
-def cloud_batch(seed=0, points=200):
-    cloud = pv.PointCloud(torch.rand(points, 3, generator=seeded(seed)))
-    hood = pv.ball_query(cloud, cloud, 0.3, max_neighbors=16, generator=seeded(seed))
-    return torch.randn(points, 4, generator=seeded(seed)) + 0.7, hood
+def points(seed):
+    features, hood = cloud_batch(points=200, seed=seed, cap=16)
+    return features + 0.7, hood
 
 
-def image(channels, seed=0):
-    return torch.randn(3, channels, 9, 9, generator=seeded(seed)) + 0.7
+def image(seed):
+    return (noise(3, 4, 9, 9, seed=seed) + 0.7,)
 
 
 LAYERS = {
-    "linear": (lambda: nn.Linear(4, 6), lambda s: (torch.randn(50, 4, generator=seeded(s)) + 2,), -1),
-    "point": (lambda: pv.KPConvN(4, 6), lambda s: cloud_batch(s), -1),
-    "unit": (lambda: pv.MCConv(4, 6, unit_response=True), lambda s: cloud_batch(s), -1),
-    "pointconv": (lambda: pv.PointConv(4, 6), lambda s: cloud_batch(s), -1),
-    "image": (lambda: nn.Conv2d(4, 6, 3, padding=1), lambda s: (image(4, s),), 1),
-    "grouped": (lambda: nn.Conv2d(4, 6, 3, groups=2), lambda s: (image(4, s),), 1),
-    "transposed": (lambda: nn.ConvTranspose2d(4, 6, 3), lambda s: (image(4, s),), 1),
-    "grouped, transposed": (lambda: nn.ConvTranspose2d(4, 6, 3, groups=2), lambda s: (image(4, s),), 1),
+    "linear": (lambda: nn.Linear(4, 6), lambda s: (noise(50, 4, seed=s) + 2,), -1),
+    "point": (lambda: pv.KPConvN(4, 6), points, -1),
+    "unit": (lambda: pv.MCConv(4, 6, unit_response=True), points, -1),
+    "pointconv": (lambda: pv.PointConv(4, 6), points, -1),
+    "image": (lambda: nn.Conv2d(4, 6, 3, padding=1), image, 1),
+    "grouped": (lambda: nn.Conv2d(4, 6, 3, groups=2), image, 1),
+    "transposed": (lambda: nn.ConvTranspose2d(4, 6, 3), image, 1),
+    "grouped, transposed": (lambda: nn.ConvTranspose2d(4, 6, 3, groups=2), image, 1),
 }
 
 
@@ -121,7 +121,7 @@ def test_every_channel_has_mean_0_and_the_target_variance(make, data, dim, batch
     square = torch.stack([r.square().mean(1) for r in rows]).mean(0)
     torch.testing.assert_close(mean, torch.zeros(6).double(), rtol=0, atol=1e-4)
     torch.testing.assert_close(square, torch.full((6,), 2.0).double(), rtol=1e-4, atol=0)
-    assert report.layers[0].variance == pytest.approx(float(layer.weight.detach().square().mean()), rel=1e-5)
+    assert report.layers[0].variance == pytest.approx(moment(layer.weight), rel=1e-5)
 
 
 def test_through_a_network_per_channel():

@@ -3,19 +3,12 @@
 import pytest
 import torch
 from convolution_cases import seeded
+from initialisation_cases import moment, noise
 from torch import nn
 from torch.nn.utils import parametrizations
 
 import pointvar as pv
 from pointvar.init import find_layers
-
-
-def noise(*shape, seed=0):
-    return torch.randn(*shape, generator=seeded(seed))
-
-
-def moment(tensor):
-    return float(tensor.detach().double().square().mean())
 
 
 def names(model, **options):

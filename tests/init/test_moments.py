@@ -16,7 +16,7 @@ def oracle(layer, *args, **kwargs):
     def output(weight):
         return functional_call(layer, {"weight": weight}, args, kwargs)
 
-    jacobian = torch.autograd.functional.jacobian(output, layer.weight.detach())
+    jacobian = torch.autograd.functional.jacobian(output, layer.weight.detach(), vectorize=True)
     outputs = output(layer.weight.detach()).numel()
     return float(jacobian.square().sum() / outputs)
 
