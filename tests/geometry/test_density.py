@@ -88,31 +88,3 @@ class TestKeptWithTheCloud:
         cloud.points.mul_(2)
         assert not torch.equal(kernel_density(cloud, 0.1), before)
         assert_equals_the_loop(cloud, 0.1)
-
-    def test_not_where_gradients_are_needed(self):
-        cloud = PointCloud(torch.rand(20, 3, requires_grad=True))
-        assert kernel_density(cloud, 0.1) is not kernel_density(cloud, 0.1)
-        for _ in range(2):  # a kept graph could be walked only once
-            kernel_density(cloud, 0.1).sum().backward()
-        assert cloud.points.grad is not None
-        assert cloud.points.grad.ne(0).any()
-
-    def test_not_what_was_made_without_gradients(self):
-        cloud = PointCloud(torch.rand(20, 3, requires_grad=True))
-        with torch.no_grad():
-            assert not kernel_density(cloud, 0.1).requires_grad
-        assert kernel_density(cloud, 0.1).requires_grad
-
-    def test_points_that_need_gradients_only_later(self):
-        cloud = random_cloud([20])
-        assert not kernel_density(cloud, 0.1).requires_grad
-        cloud.points.requires_grad_()
-        assert kernel_density(cloud, 0.1).requires_grad
-
-    def test_what_inference_mode_made_does_not_break_training(self):
-        cloud = random_cloud([20])
-        with torch.inference_mode():
-            assert kernel_density(cloud, 0.1).gt(0).all()
-        weights = torch.ones(20, requires_grad=True)
-        (weights * kernel_density(cloud, 0.1)).sum().backward()
-        assert torch.equal(weights.grad, kernel_density(cloud, 0.1))

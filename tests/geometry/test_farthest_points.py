@@ -60,41 +60,23 @@ def test_a_ratio_of_whole_numbers_gives_that_number(part, whole):
     assert len(farthest_points(random_cloud([whole]), ratio=part / whole)) == part
 
 
-@pytest.mark.parametrize("arguments", [{}, {"ratio": 0.5, "count": 3}])
-def test_needs_either_ratio_or_count(arguments):
-    with pytest.raises(ValueError, match="either ratio or count"):
-        farthest_points(random_cloud([5]), **arguments)
-
-
-@pytest.mark.parametrize("ratio", [0.0, -0.5, 1.1, float("nan")])
-def test_rejects_bad_ratios(ratio):
-    with pytest.raises(ValueError, match="ratio must lie in"):
-        farthest_points(random_cloud([5]), ratio=ratio)
-
-
-@pytest.mark.parametrize("count", [0, -1, [0, 1, 1], [2, 1, -1], [1, -2, 1]])
-def test_rejects_counts_below_1(count):
-    with pytest.raises(ValueError, match="count must be at least 1"):
-        farthest_points(random_cloud([5, 0, 3]), count=count)
-
-
-@pytest.mark.parametrize("start", [5, -1, [0, 0, 3], [0, 1, 0]])
-def test_rejects_a_start_outside_its_cloud(start):
-    with pytest.raises(ValueError, match="start must name a point"):
-        farthest_points(random_cloud([5, 0, 3]), count=2, start=start)
-
-
-@pytest.mark.parametrize("name", ["count", "start"])
-@pytest.mark.parametrize("value", [[1, 1], [1.0, 1.0, 1.0], torch.ones(3)])
-def test_rejects_other_than_one_integer_per_cloud(name, value):
-    with pytest.raises(ValueError, match="one integer for each of the 3 clouds"):
-        farthest_points(random_cloud([5, 2, 3]), **{"count": 1, name: value})
-
-
-@pytest.mark.parametrize("name", ["count", "start"])
-def test_rejects_other_types(name):
-    with pytest.raises(TypeError, match=f"{name} must be an integer"):
-        farthest_points(random_cloud([5]), **{"count": 1, name: 1.5})
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        *[(a, ValueError, "either ratio or count") for a in ({}, {"ratio": 0.5, "count": 3})],
+        *[({"ratio": r}, ValueError, "ratio must lie in") for r in (0.0, -0.5, 1.1, float("nan"))],
+        *[({"count": c}, ValueError, "count must be at least 1") for c in (0, -1, [0, 1, 1], [2, -1, 1])],
+        *[({"start": s}, ValueError, "start must name a point") for s in (5, -1, [0, 0, 3], [0, 1, 0])],
+        *[({"count": c}, ValueError, "one integer for each of the 3") for c in ([1, 1], [1.0] * 3)],
+        *[({"start": s}, ValueError, "one integer for each of the 3") for s in ([1, 1], torch.ones(3))],
+        *[({name: 1.5}, TypeError, f"{name} must be an integer") for name in ("count", "start")],
+    ],
+)
+def test_wrong_arguments(arguments, error, message):
+    if "start" in arguments:
+        arguments = {"count": 2, **arguments}
+    with pytest.raises(error, match=message):
+        farthest_points(random_cloud([5, 0, 3]), **arguments)
 
 
 def test_an_empty_cloud_may_be_asked_for_nothing(backend):
