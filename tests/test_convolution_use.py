@@ -136,6 +136,19 @@ def test_errors(change, error, message):
         layer("Gaussian", "Sum")(*change(features_of(hood), hood))
 
 
+def test_features_of_another_dtype():
+    """Only autocast may give features of low precision."""
+    conv, hood = layer("Gaussian", "Sum", dtype=torch.float32), two_clouds(dtype=torch.float32)
+    features = features_of(hood)
+    for other in (features.bfloat16(), features.half(), features.double()):
+        with pytest.raises(TypeError, match="need the dtype of the points"):
+            conv(other, hood)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert conv(features.bfloat16(), hood).shape == (7, 2)
+        with pytest.raises(TypeError, match="need the dtype of the points"):
+            conv(features.double(), hood)
+
+
 def test_errors_of_the_constructor():
     with pytest.raises(TypeError, match=r"basis must be a pointvar\.Basis, got Sum"):
         PointConvolution(3, 2, estimator.Sum(), estimator.Sum())
