@@ -20,6 +20,19 @@ def mlp(depth=3, width=16, **options):
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))
 
 
+class Wired(nn.Module):
+    """Layers by name, in order of registration, and how a call goes through them."""
+
+    def __init__(self, call, **layers):
+        super().__init__()
+        self.call = call
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, *inputs):
+        return self.call(self, *inputs)
+
+
 def weights(model):
     return [p.detach().clone() for p in model.parameters()]
 

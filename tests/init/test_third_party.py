@@ -3,7 +3,7 @@
 import pytest
 import torch
 from convolution_cases import seeded
-from initialisation_cases import moment
+from initialisation_cases import Wired, moment
 from torch import nn
 
 import pointvar as pv
@@ -86,25 +86,25 @@ def test_a_normalised_convolution_is_not_linear():
     assert torch.equal(conv.lin_l.weight, before)
 
 
-class Network(nn.Module):
+def network():
     """Message passing around networks of points, PyG's and torch's linear layers in turn."""
 
-    def __init__(self):
-        super().__init__()
-        self.points = pyg.PointNetConv(
-            nn.Sequential(pyg.Linear(5 + 3, 16), nn.ReLU(), nn.Linear(16, 16)), pyg.Linear(16, 16)
-        )
-        self.edges = pyg.EdgeConv(nn.Sequential(nn.Linear(32, 16), nn.ReLU(), pyg.Linear(16, 16)))
-        self.gin = pyg.GINConv(pyg.MLP([16, 16, 16], norm=None), train_eps=True)
-        self.convs = nn.ModuleList([pyg.GCNConv(16, 16), pyg.SAGEConv(16, 16), pyg.ChebConv(16, 16, K=2)])
-        self.head = pyg.Linear(16, 3)
-
-    def forward(self, x, pos, edges):
-        x = self.points(x, pos, edges).relu()
-        x = self.gin(self.edges(x, edges).relu(), edges).relu()
-        for conv in self.convs:
+    def call(net, x, pos, edges):
+        x = net.points(x, pos, edges).relu()
+        x = net.gin(net.edges(x, edges).relu(), edges).relu()
+        for conv in net.convs:
             x = conv(x, edges).relu()
-        return self.head(x)
+        return net.head(x)
+
+    local = nn.Sequential(pyg.Linear(5 + 3, 16), nn.ReLU(), nn.Linear(16, 16))
+    return Wired(
+        call,
+        points=pyg.PointNetConv(local, pyg.Linear(16, 16)),
+        edges=pyg.EdgeConv(nn.Sequential(nn.Linear(32, 16), nn.ReLU(), pyg.Linear(16, 16))),
+        gin=pyg.GINConv(pyg.MLP([16, 16, 16], norm=None), train_eps=True),
+        convs=nn.ModuleList([pyg.GCNConv(16, 16), pyg.SAGEConv(16, 16), pyg.ChebConv(16, 16, K=2)]),
+        head=pyg.Linear(16, 3),
+    )
 
 
 NAMES = [
@@ -116,7 +116,7 @@ NAMES = [
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_whole_network_gets_the_target_variance(exact):
-    net, batch = Network(), graph(200)
+    net, batch = network(), graph(200)
     report = pv.variance_init(net, batch, exact=exact, generator=seeded())
     assert [entry.name for entry in report.layers] == NAMES
     assert [entry.name for entry in report.layers if entry.note == "probed"] == NAMES[-4:-1]
@@ -140,7 +140,7 @@ def test_batches_of_a_geometric_loader():
     from torch_geometric.loader import DataLoader
 
     graphs = [Data(x=x, pos=pos, edge_index=edges) for x, pos, edges in (graph(40, seed=i) for i in range(4))]
-    net = Network()
+    net = network()
     loader = DataLoader(graphs, batch_size=2)
     report = pv.variance_init(
         net, loader, forward=lambda model, data: model(data.x, data.pos, data.edge_index), exact=True
