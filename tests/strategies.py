@@ -36,6 +36,8 @@ def batches(
 
 
 spacings = st.sampled_from(SPACINGS)
+dims = st.sampled_from([1, 2, 3])
+dtypes = st.sampled_from([torch.float32, torch.float64])
 
 
 def radii(spacing: float) -> st.SearchStrategy[float]:

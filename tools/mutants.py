@@ -5,9 +5,10 @@
     python tools/mutants.py init/walk.py --seed 1       # another sample
 
 The operators are those of cosmic-ray, and three of our own that fit code made of tensor calls: a statement is
-removed, a keyword argument is dropped, a method call is dropped (``x.detach()`` becomes ``x``). Mutants are made
-in a copy of the tree. Each runs in a fork of this process, which has imported torch already, and stops at the
-first test that fails. ``mutants.yaml`` says which tests belong to a module, and which mutants may live, and why.
+removed, a keyword argument is dropped, a method call is dropped (``x.detach()`` becomes ``x``).
+Mutants are made in a copy of the tree. Each runs in a fork of this process, which has imported torch already,
+and stops at the first test that fails. ``mutants.yaml`` says which tests belong to a module, and which
+mutants may live, and why.
 
 Each result is written at once, so that a run which was stopped goes on where it was. A mutant that lived is
 tried again when its tests have changed.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ast
 import compileall
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -27,6 +29,7 @@ import random
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -48,13 +51,21 @@ CONFIG = Path(__file__).with_suffix(".yaml")
 PACKAGE = Path("src/pointvar")
 PRELOADED = ("torch", "pytest", "hypothesis", "hypothesis.extra.numpy", "numpy.testing", "torch._dynamo")
 # An editable install finds the package before PYTHONPATH does, and so not the copy.
-FORGET_INSTALLED = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'Editable' not in repr(f) and 'ScikitBuild' not in repr(f)]\n"  # noqa: E501
+FORGET_INSTALLED = """import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in repr(f)]
+"""
 
 
 # Operators
 
 
-class RemoveStatement(Operator):
+class OwnOperator(Operator):
+    @classmethod
+    def examples(cls) -> tuple[()]:
+        return ()
+
+
+class RemoveStatement(OwnOperator):
     """``f(x)``, ``raise error``, ``x = f(x)`` or ``y.x = f(x)`` as a whole statement becomes ``pass``."""
 
     def mutation_positions(self, node: Any) -> Iterator[Any]:
@@ -74,12 +85,8 @@ class RemoveStatement(Operator):
     def mutate(self, node: Any, index: int) -> Any:
         return Keyword("pass", node.start_pos, prefix=node.get_first_leaf().prefix)
 
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        return ()
 
-
-class DropArgument(Operator):
+class DropArgument(OwnOperator):
     """``f(x, a=b)`` becomes ``f(x, **{})``."""
 
     def mutation_positions(self, node: Any) -> Iterator[Any]:
@@ -89,12 +96,8 @@ class DropArgument(Operator):
     def mutate(self, node: Any, index: int) -> Any:
         return Name("**{}", node.start_pos, prefix=node.get_first_leaf().prefix)
 
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        return ()
 
-
-class DropCall(Operator):
+class DropCall(OwnOperator):
     """``x.f(...)`` becomes ``x``."""
 
     def mutation_positions(self, node: Any) -> Iterator[Any]:
@@ -119,10 +122,6 @@ class DropCall(Operator):
         if base in ("self", "super") or base in _imported(parts[0].get_root_node()):
             return [i for i in calls if "(" in starts[:i]][base == "super" :]  # nn.Linear(2, 2) is never nn
         return calls
-
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        return ()
 
 
 @functools.lru_cache(maxsize=4)
@@ -187,7 +186,7 @@ def _positions(node: Any, operator: Operator) -> Iterator[Any]:
 
 
 def _meaning(source: str) -> str | None:
-    """What Python runs: without annotations, docstrings and the texts of errors."""
+    """What Python runs, without annotations and the texts of errors."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -195,6 +194,9 @@ def _meaning(source: str) -> str | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             node.annotation = None
+        elif isinstance(node, ast.arguments):  # the "*" of arguments by name is not a product
+            node.args = node.posonlyargs + node.args + node.kwonlyargs
+            node.posonlyargs, node.kwonlyargs = [], []
         elif isinstance(node, ast.FunctionDef):
             node.returns = None
         elif isinstance(node, ast.AnnAssign):
@@ -236,6 +238,10 @@ class Tree:
         self.folder = folder
         ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "docs", "benchmarks")
         shutil.copytree(ROOT, folder, ignore=ignored)
+        for kernels in Path(sysconfig.get_path("platlib"), PACKAGE.name).glob(
+            "_native*"
+        ):  # of an editable install
+            shutil.copy(kernels, folder / PACKAGE)
         (folder / "src/sitecustomize.py").write_text(FORGET_INSTALLED)
         compileall.compile_dir(folder / "src", quiet=2)
         self.pid, self.begin, self.limit = 0, 0.0, 0.0
@@ -283,10 +289,8 @@ class Tree:
         late = not pid and time.monotonic() - self.begin > self.limit
         if not pid and not late:
             return None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # also what the tests have left behind
-        except ProcessLookupError:
-            pass
         if late:
             os.waitpid(self.pid, 0)
         if hasattr(self, "original"):
@@ -381,7 +385,8 @@ def _mutant(record: dict[str, Any]) -> Mutant:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return f"{record['outcome']}  {record['file']}:{record['line']}  {record['operator']}\n    {record['change']}"
+    place = f"{record['file']}:{record['line']}"
+    return f"{record['outcome']}  {place}  {record['operator']}\n    {record['change']}"
 
 
 def try_all(work: list[tuple[Mutant, list[str], str]], jobs: int, folder: Path) -> Iterator[dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Rows, brute_ball_query, rows_of
-from strategies import batches, one_or_each, random_cloud, spacings
+from strategies import batches, dims, dtypes, one_or_each, random_cloud, spacings
 
 from pointvar import PointCloud, ball_query
 
@@ -20,7 +20,8 @@ def expected(support: PointCloud, queries: PointCloud, radius: object) -> Rows:
     return brute_ball_query(support.points, support.offsets, queries.points, queries.offsets, radius)
 
 
-@given(data=st.data())
+@settings(max_examples=40)
+@given(data=st.data(), dim=dims, dtype=dtypes)
 def test_equals_brute_force(data, dim, dtype, backend):
     spacing = data.draw(spacings)
     support = data.draw(batches(dim, dtype, spacing))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import poisson_disk_faults
-from strategies import batches, one_or_each, random_cloud, spacings
+from strategies import batches, dims, dtypes, one_or_each, random_cloud, spacings
 
 from pointvar import PointCloud, poisson_disk
 
@@ -14,7 +14,8 @@ def seeded(cloud: PointCloud, radius: object, seed: int = 0) -> torch.Tensor:
     return poisson_disk(cloud, radius, torch.Generator().manual_seed(seed))
 
 
-@given(data=st.data(), seed=st.integers(0, 1 << 40))
+@settings(max_examples=40)
+@given(data=st.data(), dim=dims, dtype=dtypes, seed=st.integers(0, 1 << 40))
 def test_is_separated_and_maximal(data, seed, dim, dtype, backend):
     spacing = data.draw(spacings)
     cloud = data.draw(batches(dim, dtype, spacing))

@@ -7,10 +7,10 @@ from math import comb, sqrt
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Rows, brute_ball_query, rows_of
-from strategies import batches, radii, random_cloud, spacings
+from strategies import batches, dims, dtypes, radii, random_cloud, spacings
 
 from pointvar import PointCloud, ball_query
 
@@ -20,7 +20,8 @@ def capped(support: PointCloud, queries: PointCloud, cap: int, seed: int = 0, ra
     return rows_of(hood.row_offsets, hood.indices)
 
 
-@given(data=st.data(), cap=st.integers(1, 6), seed=st.integers(0, 1 << 40))
+@settings(max_examples=40)
+@given(data=st.data(), dim=dims, dtype=dtypes, cap=st.integers(1, 6), seed=st.integers(0, 1 << 40))
 def test_keeps_a_subset_of_exactly_the_right_size(data, cap, seed, dim, dtype, backend):
     spacing = data.draw(spacings)
     support = data.draw(batches(dim, dtype, spacing))

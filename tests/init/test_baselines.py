@@ -143,6 +143,17 @@ def test_through_a_network_per_channel():
             torch.testing.assert_close(out.mean(0), torch.zeros(out.shape[1]), rtol=0, atol=1e-4)
 
 
+def test_a_channel_that_is_constant_gets_mean_0_alone():
+    layer = nn.Conv1d(2, 2, 1, groups=2)
+    x = noise(5, 2, 9)
+    x[:, 0] = 3.0  # the first channel sees nothing else
+    pv.data_dependent_init(layer, x, 2.0, generator=seeded())
+    drawn = float(torch.randn(2, 1, 1, generator=seeded())[0])
+    assert layer.weight[0].item() == pytest.approx(drawn)
+    assert layer.bias[0].item() == pytest.approx(-3 * drawn)
+    assert moment(layer(x)[:, 1]) == pytest.approx(2, rel=1e-4)
+
+
 def test_channels_that_are_constant_are_an_error():
     with pytest.raises(ValueError, match="Linear: every channel is constant"):
         pv.data_dependent_init(nn.Linear(4, 4), torch.ones(10, 4))
