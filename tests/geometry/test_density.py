@@ -36,12 +36,6 @@ def test_equals_the_loop_on_many_points(bandwidth, dim, dtype, backend):
     assert_equals_the_loop(random_cloud([250, 0, 1, 100], dim, dtype), bandwidth)
 
 
-@pytest.mark.parametrize("bandwidth", [0.25, 1.0])
-def test_a_point_alone_has_the_density_of_its_own_kernel(bandwidth, dim, dtype, backend):
-    density = kernel_density(PointCloud(torch.full((1, dim), 3.0, dtype=dtype)), bandwidth)
-    assert density.tolist() == pytest.approx([(2 * math.pi * bandwidth**2) ** (-dim / 2)], rel=1e-6)
-
-
 def test_is_cut_at_four_bandwidths(dtype, backend):
     """At 4 h exactly a point counts no more, a hair before it does."""
     alone = 1 / math.sqrt(2 * math.pi)
