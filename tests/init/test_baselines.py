@@ -111,6 +111,7 @@ LAYERS = {
     "unit": (lambda: pv.MCConv(4, 6, unit_response=True), points, -1),
     "pointconv": (lambda: pv.PointConv(4, 6), points, -1),
     "image": (lambda: nn.Conv2d(4, 6, 3, padding=1), image, 1),
+    "one image": (lambda: nn.Conv2d(4, 6, 3), lambda s: (image(s)[0][0],), 0),
     "grouped": (lambda: nn.Conv2d(4, 6, 3, groups=2), image, 1),
     "transposed": (lambda: nn.ConvTranspose2d(4, 6, 3), image, 1),
     "grouped, transposed": (lambda: nn.ConvTranspose2d(4, 6, 3, groups=2), image, 1),

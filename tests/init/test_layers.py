@@ -173,6 +173,20 @@ def test_a_subclass_with_a_forward_of_its_own_is_probed():
     assert moment(patched(x)) == pytest.approx(1, rel=1e-5)
 
 
+class Several(nn.Linear):
+    def forward(self, x):
+        return [(super().forward(nn.functional.dropout(x, 0.5, self.training)), x)], 3
+
+
+def test_the_first_of_several_outputs_counts_and_every_trial_draws_the_same_dropout():
+    layer, x = Several(4, 8), noise(16, 4)
+    layer.bias.data.fill_(5.0)
+    report = pv.variance_init(layer, x, bias="keep", mode="eval")
+    assert report.layers[0].note == "probed"
+    assert moment(layer.eval()(x)[0][0][0] - 5) == pytest.approx(1, rel=1e-5)
+    assert pv.variance_init(layer, x).left_alone == {}  # with other dropout it would not be linear
+
+
 def test_an_output_that_is_no_tensor_is_an_error_that_names_the_layer():
     class Strange(nn.Linear):
         def forward(self, x):

@@ -59,6 +59,11 @@ def test_orthogonal_draws(layer, batch, out_dim):
     small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     expected = report.layers[0].variance * max(matrix.shape) * torch.eye(len(small))
     torch.testing.assert_close(small, expected, rtol=1e-4, atol=1e-5)
+    # Uniform among all such matrices only if R of the Gaussian's Q R has a positive diagonal.
+    drawn = torch.randn(layer.weight.shape, generator=seeded()).movedim(out_dim, 0).flatten(1)
+    r = matrix.T @ drawn if len(matrix) >= matrix.shape[1] else matrix @ drawn.T
+    assert (r.diagonal() > 0).all()
+    torch.testing.assert_close(r.tril(-1), torch.zeros_like(r), rtol=0, atol=1e-4)
 
 
 def test_lsuv_is_orthogonal_and_exact():
@@ -99,6 +104,13 @@ def test_modes(batches):
     assert pv.variance_init(net, x, mode=None).layers[0].second_moment == pytest.approx(4)
     with pytest.raises(ValueError, match="mode must be 'train', 'eval' or None"):
         pv.variance_init(net, x, mode="test")
+
+
+def test_every_pass_of_a_batch_meets_the_same_dropout():
+    """Orthogonal weights keep the norm of a row: Z says what the output will be, if all is the same."""
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 16, bias=False))
+    entry = pv.lsuv_init(net, [noise(8, 16, seed=1), noise(8, 16, seed=2)]).layers[0]
+    assert entry.variance == pytest.approx(1 / entry.second_moment, rel=1e-4)
 
 
 def test_biases_are_zeroed_or_kept_and_never_measured():

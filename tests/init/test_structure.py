@@ -71,6 +71,13 @@ def test_a_point_convolution_that_sees_two_radii_is_an_error():
             pv.variance_init(net, batches)
         assert all(torch.equal(a, b) for a, b in zip(before, weights(net), strict=True))
     pv.variance_init(two_radii(), (features, small, small))  # one radius twice is well
+    named = Wired(
+        lambda net, f, a, b: net.conv(features=net.conv(f, hood=a), hood=b), conv=pv.MCConv(4, 4, num_basis=4)
+    )
+    with pytest.raises(ValueError, match="conv is shared between two"):
+        pv.variance_init(named, (features, small, large))
+    nearest = [pv.knn(small.support, small.support, k) for k in (4, 8)]  # every query has a radius of its own
+    assert pv.variance_init(named, (features, *nearest)).layers[0].calls == 2
 
 
 @pytest.mark.parametrize("radius", [0.2, 0.7])

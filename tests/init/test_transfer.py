@@ -135,7 +135,8 @@ def test_a_table_survives_its_file(tmp_path):
     pv.transfer_init(a, str(tmp_path / "own.json"), generator=seeded())
     pv.transfer_init(b, table, generator=seeded())
     assert all(torch.equal(x.weight, y.weight) for x, y in zip(a.convs, b.convs, strict=True))
-    assert "MCConv" in str(table)
+    rows = "MCConv, KPConvN, MCConv unit, PointConv"
+    assert str(table) == f"table 'made up': z of {rows} at 3 depths, {{'data': 'Würfel', 'seed': 3}}"
 
 
 CORRUPT = {
@@ -147,6 +148,8 @@ CORRUPT = {
     "empty row": json.dumps({**a_table().__dict__, "z": {"MCConv": []}}),
     "no rows": json.dumps({**a_table().__dict__, "z": {}}),
     "negative z": json.dumps({**a_table().__dict__, "z": {"MCConv": [0.3, -0.1]}}),
+    "infinite z": json.dumps({**a_table().__dict__, "z": {"MCConv": [0.3, float("inf")]}}),
+    "infinite moment": json.dumps({**a_table().__dict__, "activation_moment": float("inf")}),
     "text for z": json.dumps({**a_table().__dict__, "z": {"MCConv": ["a"]}}),
     "z is a list": json.dumps({**a_table().__dict__, "z": [0.1]}),
     "no K": json.dumps({**a_table().__dict__, "num_basis": {}}),
