@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pointvar import PointCloud
 
-MAX_POINTS = 24
+MAX_POINTS = 16
 SPACINGS = [0.1, 0.25, 1 / 3, 1.0, 7.3]  # two are exact in binary, the others are rounded
 
 
@@ -36,11 +36,19 @@ def batches(
 
 
 spacings = st.sampled_from(SPACINGS)
+dims = st.sampled_from([1, 2, 3])
+dtypes = st.sampled_from([torch.float32, torch.float64])
 
 
 def radii(spacing: float) -> st.SearchStrategy[float]:
     """Often exactly the spacing of the lattice, so that neighbours lie exactly at the radius."""
     return st.sampled_from([1.0, 1.0, 2.0, 0.5, 1.7]).map(lambda factor: factor * spacing)
+
+
+def one_or_each(spacing: float, num_clouds: int) -> st.SearchStrategy[float | list[float]]:
+    """One radius for all clouds, or one for each."""
+    each = st.lists(radii(spacing), min_size=num_clouds, max_size=num_clouds)
+    return st.one_of(radii(spacing), each)
 
 
 def random_cloud(

@@ -180,6 +180,23 @@ def test_unit_response_makes_sum_and_average_one_layer():
     torch.testing.assert_close(total(f, hood), mean(f, hood))
 
 
+def test_a_negative_response_counts_by_its_size():
+    class Negative(pv.basis.Gaussian):
+        def forward(self, offsets, radius):
+            return -super().forward(offsets, radius)
+
+        def native(self, offsets, radius):
+            return None
+
+    hood = two_clouds()
+    one, other = (
+        pv.PointConvolution(3, 2, kind(6, generator=seeded()), pv.estimator.Sum(), False, True).double()
+        for kind in (pv.basis.Gaussian, Negative)
+    )
+    other.weight = one.weight
+    torch.testing.assert_close(other(features_of(hood), hood), -one(features_of(hood), hood))
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_unit_response_knows_no_scale(scale):
     """Squares of such values leave the range of float32; the response must not."""

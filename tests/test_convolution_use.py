@@ -101,6 +101,24 @@ def test_empty_and_tiny_clouds(lengths, q, unit):
         assert torch.isfinite(conv.second_moment(f, hood))
 
 
+def test_features_larger_than_a_cache_are_the_sum_of_their_halves():
+    """Rows of many features are visited in another order."""
+    cloud = pv.PointCloud(torch.rand(33_000, 3, generator=seeded()))
+    hood = pv.ball_query(cloud, cloud[:300], 0.05)
+    features = torch.randn(33_000, 128, generator=seeded(1)).requires_grad_()  # 17 MB
+    whole, left, right = (
+        PointConvolution(c, 2, basis.Gaussian(2, generator=seeded()), estimator.Sum(), bias=False)
+        for c in (128, 64, 64)
+    )
+    left.weight.data, right.weight.data = whole.weight.data[:, :64], whole.weight.data[:, 64:]
+    out = whole(features, hood)
+    halves = left(features[:, :64], hood) + right(features[:, 64:], hood)
+    torch.testing.assert_close(out, halves, rtol=1e-4, atol=1e-5)
+    (gradient,) = torch.autograd.grad(out.square().sum(), features)
+    (expected,) = torch.autograd.grad(halves.square().sum(), features)
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_no_neighbors_give_the_bias_alone():
     conv, hood = layer("Gaussian", "MonteCarlo"), two_clouds()
     assert int(hood.counts[2]) == 0
@@ -136,6 +154,19 @@ def test_errors(change, error, message):
         layer("Gaussian", "Sum")(*change(features_of(hood), hood))
 
 
+def test_features_of_another_dtype():
+    """Only autocast may give features of low precision."""
+    conv, hood = layer("Gaussian", "Sum", dtype=torch.float32), two_clouds(dtype=torch.float32)
+    features = features_of(hood)
+    for other in (features.bfloat16(), features.half(), features.double()):
+        with pytest.raises(TypeError, match="need the dtype of the points"):
+            conv(other, hood)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert conv(features.bfloat16(), hood).shape == (7, 2)
+        with pytest.raises(TypeError, match="need the dtype of the points"):
+            conv(features.double(), hood)
+
+
 def test_errors_of_the_constructor():
     with pytest.raises(TypeError, match=r"basis must be a pointvar\.Basis, got Sum"):
         PointConvolution(3, 2, estimator.Sum(), estimator.Sum())
@@ -167,9 +198,12 @@ def test_own_basis_and_estimator():
     for e, (y, x) in enumerate(hood.edge_index.T.tolist()):
         phi[x] += (1 - d[e]) * torch.stack([d[e], 1 - d[e]])[:, None] * f[y]
     torch.testing.assert_close(conv.project(f, hood), phi.flatten(1))
-    conv.basis.size = 3
-    with pytest.raises(ValueError, match=r"Shell must give \[E, K\]"):
-        conv(f, hood)
-    conv.basis.size, conv.estimator.forward = 2, lambda hood: hood.radius
-    with pytest.raises(ValueError, match=r"Nearness must give \[E\]"):
-        conv(f, hood)
+    for size in (1, 3):
+        conv.basis.size = size
+        with pytest.raises(ValueError, match=r"Shell must give \[E, K\]"):
+            conv(f, hood)
+    conv.basis.size = 2
+    for wrong in (hood.radius, d[:, None], torch.cat([d, d])):
+        conv.estimator.forward = lambda hood, wrong=wrong: wrong
+        with pytest.raises(ValueError, match=r"Nearness must give \[E\]"):
+            conv(f, hood)

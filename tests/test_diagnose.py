@@ -4,29 +4,20 @@ import json
 
 import pytest
 import torch
-from convolution_cases import seeded
+from initialisation_cases import Wired, cloud_batch, noise
 from torch import nn
 
 import pointvar as pv
 
 
-def noise(*shape, seed=0):
-    return torch.randn(*shape, generator=seeded(seed))
-
-
-def cloud_batch(points=150):
-    cloud = pv.PointCloud(torch.rand(points, 3, generator=seeded()), [points // 3] * 3)
-    return noise(points, 4), pv.ball_query(cloud, cloud, 0.4)
-
-
-class Clouds(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.norm, self.b = pv.MCConv(4, 6, num_basis=4), nn.BatchNorm1d(6), pv.KPConv(6, 5)
-        self.head = nn.Linear(5, 2)
-
-    def forward(self, features, hood):
-        return self.head(self.b(self.norm(self.a(features, hood)).relu(), hood).tanh())
+def clouds_net():
+    return Wired(
+        lambda net, features, hood: net.head(net.b(net.norm(net.a(features, hood)).relu(), hood).tanh()),
+        a=pv.MCConv(4, 6, num_basis=4),
+        norm=nn.BatchNorm1d(6),
+        b=pv.KPConv(6, 5),
+        head=nn.Linear(5, 2),
+    )
 
 
 def image_net():
@@ -41,7 +32,7 @@ def mlp():
 
 
 CASES = {
-    "clouds": (Clouds, cloud_batch, ["a", "b", "head"]),
+    "clouds": (clouds_net, cloud_batch, ["a", "b", "head"]),
     "images": (image_net, lambda: (noise(2, 3, 8, 8),), ["0", "3", "5"]),
     "mlp": (mlp, lambda: (noise(20, 4),), ["0", "3"]),
 }
@@ -91,10 +82,10 @@ def test_without_backward_there_are_no_gradients():
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", None])
-@pytest.mark.parametrize("make", [Clouds, image_net])
+@pytest.mark.parametrize("make", [clouds_net, image_net])
 def test_nothing_of_the_model_changes(make, mode):
     net = make()
-    batch = cloud_batch() if make is Clouds else (noise(2, 3, 8, 8),)
+    batch = cloud_batch() if make is clouds_net else (noise(2, 3, 8, 8),)
     net(*batch).square().sum().backward()
     modules = list(net.modules())
     modules[2].eval()
@@ -151,7 +142,7 @@ def test_modules_without_known_layers():
 
 
 def test_selection_and_forward():
-    net = Clouds()
+    net = clouds_net()
     batch = {"data": cloud_batch(), "label": 3}
     report = pv.variance_report(
         net, batch, forward=lambda model, b: model(*b["data"]), layers=pv.PointConvolution
@@ -161,17 +152,10 @@ def test_selection_and_forward():
 
 
 def test_outputs_that_are_no_tensor_need_a_loss():
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return {"y": self.linear(x)}
-
+    net = Wired(lambda net, x: {"y": net.linear(x)}, linear=nn.Linear(4, 4))
     with pytest.raises(TypeError, match="give a loss: the model returns dict"):
-        pv.variance_report(Pair(), noise(5, 4))
-    report = pv.variance_report(Pair(), noise(5, 4), loss=lambda output: output["y"].sum())
+        pv.variance_report(net, noise(5, 4))
+    report = pv.variance_report(net, noise(5, 4), loss=lambda output: output["y"].sum())
     assert report.layers[0].activation_gradient == pytest.approx(1)
 
 
@@ -228,7 +212,7 @@ def test_values_that_are_not_finite_are_no_health():
 
 
 def test_the_report_as_text_numbers_and_picture(tmp_path):
-    report = pv.variance_report(Clouds(), cloud_batch())
+    report = pv.variance_report(clouds_net(), cloud_batch())
     values = json.loads(json.dumps(report.to_dict()))
     assert [layer["name"] for layer in values["layers"]] == ["a", "b", "head"]
     assert values["verdict"] == report.verdict

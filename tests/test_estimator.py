@@ -1,7 +1,5 @@
 """Estimators: which integral they estimate, how random caps change that, and their densities."""
 
-import math
-
 import pytest
 import torch
 
@@ -76,21 +74,25 @@ def test_random_caps_leave_monte_carlo_unbiased():
         assert error.square().mean() == pytest.approx(1, abs=0.5)
 
 
+def test_what_needs_no_gradient_is_made_once():
+    cloud = uneven(20, 3)
+    hood = pv.ball_query(cloud, cloud, 0.5)
+    moving = pv.ball_query(pv.PointCloud(cloud.points.clone().requires_grad_()), cloud, 0.5)
+    for q in (estimator.Sum(), estimator.Average(), estimator.MonteCarlo()):
+        assert q(hood) is q(hood)
+    assert estimator.MonteCarlo()(hood) is not estimator.MonteCarlo(0.3)(hood)
+    weights = estimator.MonteCarlo()(moving)
+    assert weights is not estimator.MonteCarlo()(moving)
+    assert weights.requires_grad
+    torch.testing.assert_close(weights.detach(), estimator.MonteCarlo()(hood))
+
+
 def test_simple_weights():
     cloud = uneven(40, 3)
     hood = pv.ball_query(cloud, cloud, 0.5, max_neighbors=6, generator=seeded())
     assert torch.equal(estimator.Sum()(hood), torch.ones(hood.num_edges).double())
     total = torch.zeros(40).double().index_add(0, hood.rows, estimator.Average()(hood))
     torch.testing.assert_close(total, torch.ones(40).double())
-
-
-def test_monte_carlo_is_about_one_over_the_points_in_the_field():
-    """Uniform points: r^D p is their number in a field of unit volume; sums are the ball's volume."""
-    cloud = pv.PointCloud(torch.rand(3000, 2, generator=seeded(), dtype=torch.float64))
-    middle = pv.PointCloud(torch.full((1, 2), 0.5, dtype=torch.float64))
-    q = estimator.MonteCarlo(0.2)(pv.ball_query(cloud, middle, 0.4))
-    # 1,500 neighbours, densities from about 120 points each: two or three per cent.
-    assert float(q.sum()) == pytest.approx(math.pi, rel=0.08)
 
 
 def test_densities_that_the_neighborhood_carries():
@@ -110,6 +112,11 @@ def test_the_bandwidth_follows_each_cloud():
     hood = pv.ball_query(both, both, [0.2, 0.4])
     expected = pv.kernel_density(both, [0.04, 0.08])
     torch.testing.assert_close(estimator.density(hood, 0.2), expected)
+    some = pv.PointCloud(points[:1], [0, 1])  # no queries in the first cloud: its bandwidth is 0.2 of 1
+    expected = pv.kernel_density(both, [0.2, 0.06])
+    torch.testing.assert_close(estimator.density(pv.ball_query(both, some, 0.3)), expected)
+    few, many = (pv.ball_query(both, pv.PointCloud(points[:1].expand(n, 3), [n, 0]), 0.3) for n in (1, 1000))
+    assert estimator.density(few) is estimator.density(many)  # the mean of equal numbers is that number
     near = pv.knn(both, both, 5)
     h = [0.2 * float(part.mean()) for part in near.radius.split([25, 15])]
     torch.testing.assert_close(estimator.density(near, 0.2), pv.kernel_density(both, h))
@@ -122,6 +129,7 @@ def test_coinciding_neighbors_are_averaged():
     hood = pv.knn(same, same, 2)
     assert not hood.radius.any()
     assert estimator.MonteCarlo()(hood).tolist() == [0.5] * 8
+    torch.testing.assert_close(estimator.density(hood), pv.kernel_density(same, 0.2))  # as of radius 1
     assert torch.isfinite(estimator.LearnedDensity()(hood)).all()
     mixed = pv.PointCloud(points.double().requires_grad_())
     hood = pv.knn(mixed, mixed, 3)  # two coincide with the query, one does not
@@ -140,11 +148,26 @@ def test_learned_density_sees_the_relative_density_alone():
     before = q(hood)
     hood.density = 10 * hood.density
     torch.testing.assert_close(q(hood), before)
-    with_norm = estimator.LearnedDensity(batch_norm=True).double()
-    assert sum(isinstance(m, torch.nn.BatchNorm1d) for m in with_norm.modules()) == 2
-    assert with_norm(hood).shape == (hood.num_edges,)
-    twin = estimator.LearnedDensity(generator=seeded())
-    assert torch.equal(twin.mlp[0].weight.double(), q.mlp[0].weight)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_learned_density_starts_as_torchs_linear_layers_do(batch_norm):
+    """Uniform between -1 / sqrt(in) and 1 / sqrt(in), from the generator, norms at their start."""
+    q = estimator.LearnedDensity(batch_norm=batch_norm, generator=seeded())
+    numbers = seeded()
+    maps = [m for m in q.mlp if isinstance(m, torch.nn.Linear)]
+    for layer, bound in zip(maps, (1.0, 0.25), strict=True):
+        for parameter in (layer.weight, layer.bias):
+            expected = bound * (2 * torch.rand(parameter.shape, generator=numbers) - 1)
+            torch.testing.assert_close(parameter.detach(), expected)
+    norms = [m for m in q.mlp if isinstance(m, torch.nn.BatchNorm1d)]
+    assert [m.num_features for m in norms] == ([16, 1] if batch_norm else [])
+    start = {name: value.clone() for name, value in q.state_dict().items()}
+    cloud = pv.PointCloud(uneven(50, 3).points.float())
+    assert q(pv.ball_query(cloud, cloud, 0.5)).shape == (pv.ball_query(cloud, cloud, 0.5).num_edges,)
+    torch.nn.init.ones_(maps[0].bias)
+    q.reset_parameters(seeded())
+    torch.testing.assert_close(dict(q.state_dict()), start)
 
 
 def test_no_queries_and_no_edges():
@@ -167,6 +190,9 @@ def test_errors_and_names():
     with pytest.raises(TypeError, match="abstract"):
         estimator.Estimator()
     assert repr(estimator.MonteCarlo()) == "MonteCarlo(bandwidth=0.2)"
+    default = estimator.LearnedDensity()
+    assert default.extra_repr() == "bandwidth=0.2"
+    assert not any(isinstance(m, torch.nn.BatchNorm1d) for m in default.modules())
 
 
 def test_a_hierarchy_can_set_the_bandwidth():

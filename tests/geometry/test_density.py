@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import brute_density
-from strategies import batches, radii, random_cloud, spacings
+from strategies import batches, dims, dtypes, one_or_each, random_cloud, spacings
 
 from pointvar import PointCloud, kernel_density
 
@@ -22,29 +22,18 @@ def assert_equals_the_loop(cloud: PointCloud, bandwidth: object) -> None:
     torch.testing.assert_close(density, expected, rtol=TOLERANCE[cloud.dtype], atol=0)
 
 
-@given(data=st.data(), factor=st.sampled_from([0.25, 0.5, 1.0]))
+@settings(max_examples=40)
+@given(data=st.data(), dim=dims, dtype=dtypes, factor=st.sampled_from([0.25, 0.5, 1.0]))
 def test_equals_the_loop(data, factor, dim, dtype, backend):
     """A quarter of the spacing cuts exactly at lattice neighbours."""
     spacing = data.draw(spacings)
-    assert_equals_the_loop(data.draw(batches(dim, dtype, spacing)), factor * spacing)
-
-
-@given(data=st.data())
-def test_equals_the_loop_with_a_bandwidth_per_cloud(data, dim, dtype, backend):
-    spacing = data.draw(spacings)
-    cloud = data.draw(batches(dim, dtype, spacing, 3))
-    assert_equals_the_loop(cloud, data.draw(st.lists(radii(spacing), min_size=3, max_size=3)))
+    cloud = data.draw(batches(dim, dtype, spacing))
+    assert_equals_the_loop(cloud, data.draw(one_or_each(factor * spacing, cloud.num_clouds)))
 
 
 @pytest.mark.parametrize("bandwidth", [0.02, 0.1, 2.0])
 def test_equals_the_loop_on_many_points(bandwidth, dim, dtype, backend):
     assert_equals_the_loop(random_cloud([250, 0, 1, 100], dim, dtype), bandwidth)
-
-
-@pytest.mark.parametrize("bandwidth", [0.25, 1.0])
-def test_a_point_alone_has_the_density_of_its_own_kernel(bandwidth, dim, dtype, backend):
-    density = kernel_density(PointCloud(torch.full((1, dim), 3.0, dtype=dtype)), bandwidth)
-    assert density.tolist() == pytest.approx([(2 * math.pi * bandwidth**2) ** (-dim / 2)], rel=1e-6)
 
 
 def test_is_cut_at_four_bandwidths(dtype, backend):
@@ -56,11 +45,11 @@ def test_is_cut_at_four_bandwidths(dtype, backend):
 
 
 def test_integrates_to_the_number_of_points(backend):
-    """In the middle of a dense lattice the density is the number of points per volume; the cut at 4 h
-    loses 0.1 % of a Gaussian in 3D."""
-    lattice = torch.cartesian_prod(*[torch.arange(13, dtype=torch.float64)] * 3) * 0.1
+    """In the middle of a dense lattice the density is the number of points per area; the cut at 4 h
+    loses e^-8 of a Gaussian in 2D."""
+    lattice = torch.cartesian_prod(*[torch.arange(15, dtype=torch.float64)] * 2) * 0.1
     density = kernel_density(PointCloud(lattice), 0.15)
-    assert float(density[len(lattice) // 2]) == pytest.approx(1000, rel=2e-3)
+    assert float(density[len(lattice) // 2]) == pytest.approx(100, rel=1e-3)
 
 
 @pytest.mark.parametrize("bandwidth", [0.15, [0.1, 0.3, 0.5]])
@@ -94,31 +83,3 @@ class TestKeptWithTheCloud:
         cloud.points.mul_(2)
         assert not torch.equal(kernel_density(cloud, 0.1), before)
         assert_equals_the_loop(cloud, 0.1)
-
-    def test_not_where_gradients_are_needed(self):
-        cloud = PointCloud(torch.rand(20, 3, requires_grad=True))
-        assert kernel_density(cloud, 0.1) is not kernel_density(cloud, 0.1)
-        for _ in range(2):  # a kept graph could be walked only once
-            kernel_density(cloud, 0.1).sum().backward()
-        assert cloud.points.grad is not None
-        assert cloud.points.grad.ne(0).any()
-
-    def test_not_what_was_made_without_gradients(self):
-        cloud = PointCloud(torch.rand(20, 3, requires_grad=True))
-        with torch.no_grad():
-            assert not kernel_density(cloud, 0.1).requires_grad
-        assert kernel_density(cloud, 0.1).requires_grad
-
-    def test_points_that_need_gradients_only_later(self):
-        cloud = random_cloud([20])
-        assert not kernel_density(cloud, 0.1).requires_grad
-        cloud.points.requires_grad_()
-        assert kernel_density(cloud, 0.1).requires_grad
-
-    def test_what_inference_mode_made_does_not_break_training(self):
-        cloud = random_cloud([20])
-        with torch.inference_mode():
-            assert kernel_density(cloud, 0.1).gt(0).all()
-        weights = torch.ones(20, requires_grad=True)
-        (weights * kernel_density(cloud, 0.1)).sum().backward()
-        assert torch.equal(weights.grad, kernel_density(cloud, 0.1))

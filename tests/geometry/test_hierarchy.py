@@ -241,30 +241,22 @@ class TestHardInputs:
         assert [levels.within(i).edge_index.tolist() for i in range(3)] == [[[0], [0]]] * 3
 
 
-class TestBadArguments:
-    @pytest.mark.parametrize(
-        "radii",
-        [[], [0.0], [-0.1, 0.2], [0.2, 0.1], [float("nan")], [0.1, float("nan")], [0.1, float("inf")]],
-    )
-    @pytest.mark.parametrize("farthest", [False, True])
-    def test_radii(self, radii, farthest):
-        with pytest.raises(ValueError, match="radi"):
-            Hierarchy(random_cloud([5]), radii, farthest=[3] * len(radii) if farthest else None)
+NAN, INF = float("nan"), float("inf")
+RADII_THAT_ARE_NONE = ([], [0.0], [-0.1, 0.2], [0.2, 0.1], [NAN], [0.1, NAN], [0.1, INF])
 
-    @pytest.mark.parametrize("reach", [0.0, -1.0, float("nan"), float("inf")])
-    def test_reach(self, reach):
-        with pytest.raises(ValueError, match="reach must be positive"):
-            Hierarchy(random_cloud([5]), [0.1], reach=reach)
 
-    @pytest.mark.parametrize(("cap", "error"), [(0, ValueError), (-1, ValueError), (2.0, TypeError)])
-    def test_max_neighbors(self, cap, error):
-        with pytest.raises(error, match="max_neighbors"):
-            Hierarchy(random_cloud([5]), [0.1], max_neighbors=cap)
-
-    def test_farthest_needs_one_entry_per_level(self):
-        with pytest.raises(ValueError, match="one entry per level"):
-            Hierarchy(random_cloud([5]), [0.1, 0.2], farthest=[3])
-
-    def test_cloud_must_be_a_cloud(self):
-        with pytest.raises(TypeError, match="PointCloud"):
-            Hierarchy(torch.rand(5, 3), [0.1])
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        *[({"radii": r}, ValueError, "radi") for r in RADII_THAT_ARE_NONE],
+        *[({"radii": r, "farthest": [3] * len(r)}, ValueError, "radi") for r in RADII_THAT_ARE_NONE],
+        *[({"reach": r}, ValueError, "reach must be positive") for r in (0.0, -1.0, NAN, INF)],
+        *[({"max_neighbors": m}, ValueError, "max_neighbors") for m in (0, -1)],
+        ({"max_neighbors": 2.0}, TypeError, "max_neighbors"),
+        ({"farthest": [3, 3]}, ValueError, "one entry per level"),
+        ({"cloud": torch.rand(5, 3)}, TypeError, "PointCloud"),
+    ],
+)
+def test_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        Hierarchy(**{"cloud": random_cloud([5]), "radii": [0.1], **options})

@@ -7,7 +7,7 @@ import torch
 from oracles import brute_transpose, rows_of
 from strategies import random_cloud
 
-from pointvar import Neighborhood, PointCloud, ball_query, knn
+from pointvar import Neighborhood, PointCloud, ball_query, kernel_density, knn
 
 
 @pytest.fixture
@@ -98,32 +98,27 @@ class TestEdgeIndex:
         hood = Neighborhood.from_edge_index(torch.tensor([[1], [0]]), cloud, radius=radius)
         assert hood.radius.tolist() == [0.5] * 4
 
+    @pytest.mark.parametrize(
+        ("edges", "error", "message"),
+        [
+            *[
+                (torch.zeros(shape).long(), ValueError, r"shape \[2, E\]")
+                for shape in ((3, 4), (4,), (2, 4, 1))
+            ],
+            *[(x, TypeError, "int64") for x in (torch.zeros(2, 3), torch.zeros(2, 3).int(), [[0], [0]])],
+            *[(torch.tensor([[x], [0]]), ValueError, "names support points") for x in (4, -1)],
+            *[(torch.tensor([[0], [x]]), ValueError, "names query points") for x in (3, -1)],
+            (torch.tensor([[0], [2]]), ValueError, "different clouds"),
+        ],
+    )
+    def test_rejects(self, edges, error, message):
+        with pytest.raises(error, match=message):
+            Neighborhood.from_edge_index(edges, random_cloud([2, 2]), random_cloud([2, 1]))
+
     @pytest.mark.parametrize("radius", [0.0, -1.0, float("nan"), torch.tensor([1.0, 1.0, 0.0, 1.0])])
     def test_rejects_bad_radii(self, radius):
         with pytest.raises(ValueError, match="radius must be positive"):
             Neighborhood.from_edge_index(torch.tensor([[1], [0]]), random_cloud([2, 2]), radius=radius)
-
-    @pytest.mark.parametrize("shape", [(3, 4), (4,), (2, 4, 1), (1, 4)])
-    def test_rejects_other_shapes(self, shape):
-        with pytest.raises(ValueError, match=r"shape \[2, E\]"):
-            Neighborhood.from_edge_index(torch.zeros(shape, dtype=torch.int64), random_cloud([3]))
-
-    @pytest.mark.parametrize("edges", [torch.zeros(2, 3), torch.zeros(2, 3).int(), [[0], [0]]])
-    def test_rejects_other_types(self, edges):
-        with pytest.raises(TypeError, match="int64"):
-            Neighborhood.from_edge_index(edges, random_cloud([3]))
-
-    @pytest.mark.parametrize(
-        ("edges", "name"),
-        [([[3], [0]], "support"), ([[-1], [0]], "support"), ([[0], [2]], "query"), ([[0], [-1]], "query")],
-    )
-    def test_rejects_points_that_do_not_exist(self, edges, name):
-        with pytest.raises(ValueError, match=f"names {name} points"):
-            Neighborhood.from_edge_index(torch.tensor(edges), random_cloud([3]), random_cloud([2]))
-
-    def test_rejects_edges_between_clouds(self):
-        with pytest.raises(ValueError, match="different clouds"):
-            Neighborhood.from_edge_index(torch.tensor([[0], [2]]), random_cloud([2, 2]))
 
 
 class TestRelativePositions:
@@ -207,47 +202,59 @@ class TestTransposed:
         assert hood.transposed().edges.tolist() == []
 
 
+KEPT = {
+    "radius of knn": (make_knn, lambda hood: hood.radius),
+    "radius of edges": (make_edges, lambda hood: hood.radius),
+    "offsets": (make_knn, lambda hood: hood.relative_positions()),
+    "density": (lambda cloud: cloud, lambda cloud: kernel_density(cloud, 0.4)),
+}
+
+
+@pytest.mark.parametrize(("make", "get"), KEPT.values(), ids=KEPT)
 class TestGradientsAreNeverLost:
     """What is kept may carry no gradients, nor lack them where they are needed later."""
 
-    @pytest.mark.parametrize("make", [make_knn, make_edges])
-    def test_radius_first_asked_without_gradients(self, make):
-        hood = make(PointCloud(torch.rand(6, 3, requires_grad=True)))
+    def test_first_asked_without_gradients(self, make, get):
+        holder = make(PointCloud(torch.rand(6, 3, requires_grad=True)))
         with torch.no_grad():
-            assert not hood.radius.requires_grad
-            assert not hood.relative_positions().requires_grad
-        assert hood.radius.requires_grad
+            assert not get(holder).requires_grad
+        assert get(holder).requires_grad
 
-    @pytest.mark.parametrize("make", [make_knn, make_edges])
-    def test_points_that_need_gradients_only_later(self, make):
+    def test_points_that_need_gradients_only_later(self, make, get):
         points = torch.rand(6, 3)
-        hood = make(PointCloud(points))
-        assert not hood.radius.requires_grad
+        holder = make(PointCloud(points))
+        assert not get(holder).requires_grad
         points.requires_grad_()
-        assert hood.radius.requires_grad
+        assert get(holder).requires_grad
 
-    def test_two_backward_passes(self):
+    def test_two_backward_passes(self, make, get):
+        """A graph that is kept could be walked only once."""
         points = torch.rand(6, 3, requires_grad=True)
-        hood = make_knn(PointCloud(points))
-        gradients = []
+        holder, gradients = make(PointCloud(points)), []
         for _ in range(2):
             points.grad = None
-            hood.relative_positions().square().sum().backward()
+            get(holder).square().sum().backward()
             gradients.append(points.grad)
-        assert torch.equal(gradients[0], gradients[1])
+        assert torch.equal(*gradients)
+        assert gradients[0].ne(0).any()
 
-    def test_what_inference_mode_made_does_not_break_training(self):
-        cloud = random_cloud([6])
-        hood = knn(cloud, cloud, 2)
+    def test_what_inference_mode_made_does_not_break_training(self, make, get):
+        holder = make(random_cloud([6]))
         with torch.inference_mode():
-            assert hood.rows.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-            assert hood.radius.gt(0).all()
-            assert len(hood.transposed().edges) == 12
-        weights = torch.ones(6, requires_grad=True)
-        kept = weights[hood.rows] * hood.radius[hood.rows] + weights[hood.transposed().indices]
-        kept.sum().backward()
-        assert weights.grad is not None
-        assert weights.grad.gt(1).all()
+            made = get(holder).clone()
+        weights = torch.ones(made.shape, requires_grad=True)
+        (weights * get(holder)).sum().backward()
+        assert torch.equal(weights.grad, made)
+
+
+def test_rows_that_inference_mode_made_do_not_break_training():
+    hood = make_knn(random_cloud([6]))
+    with torch.inference_mode():
+        assert hood.rows.tolist() == [query for query in range(6) for _ in range(4)]
+        assert len(hood.transposed().edges) == 24
+    weights = torch.ones(6, requires_grad=True)
+    (weights[hood.rows] + weights[hood.transposed().indices]).sum().backward()
+    assert weights.grad.tolist() == [8.0] * 6
 
 
 class TestCopies:

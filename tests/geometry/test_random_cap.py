@@ -7,10 +7,10 @@ from math import comb, sqrt
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Rows, brute_ball_query, rows_of
-from strategies import batches, radii, random_cloud, spacings
+from strategies import batches, dims, dtypes, radii, random_cloud, spacings
 
 from pointvar import PointCloud, ball_query
 
@@ -20,7 +20,8 @@ def capped(support: PointCloud, queries: PointCloud, cap: int, seed: int = 0, ra
     return rows_of(hood.row_offsets, hood.indices)
 
 
-@given(data=st.data(), cap=st.integers(1, 6), seed=st.integers(0, 1 << 40))
+@settings(max_examples=40)
+@given(data=st.data(), dim=dims, dtype=dtypes, cap=st.integers(1, 6), seed=st.integers(0, 1 << 40))
 def test_keeps_a_subset_of_exactly_the_right_size(data, cap, seed, dim, dtype, backend):
     spacing = data.draw(spacings)
     support = data.draw(batches(dim, dtype, spacing))
@@ -34,13 +35,7 @@ def test_keeps_a_subset_of_exactly_the_right_size(data, cap, seed, dim, dtype, b
         assert kept == sorted(set(kept) & set(row))
 
 
-def test_a_cap_that_nobody_reaches_changes_nothing(backend):
-    cloud = random_cloud([100])
-    every = ball_query(cloud, cloud, 0.2)
-    assert capped(cloud, cloud, 100, radius=0.2) == rows_of(every.row_offsets, every.indices)
-
-
-POINTS, CAP, DRAWS = 12, 4, 1000
+POINTS, CAP, DRAWS = 12, 4, 400
 
 
 @cache
@@ -70,43 +65,5 @@ def test_every_neighbour_and_every_pair_is_equally_likely(draws, size, backend):
 
 @pytest.mark.parametrize("draws", [draws_over_queries, draws_over_seeds])
 def test_neighbouring_draws_are_independent(draws, backend):
-    """Two draws agree with probability 1/495: 2 expected pairs; 12 or more have probability 1e-6."""
-    assert sum(a == b for a, b in pairwise(draws(backend))) < 12
-
-
-def test_the_place_in_the_list_does_not_matter(backend):
-    """Positions of kept neighbours among 200: mean 99.5, standard deviation 57.7, so that of the
-    mean of 400 x 10 positions is 0.9; 5 of these are allowed."""
-    support, queries = random_cloud([200]), PointCloud(torch.full((400, 3), 0.5))
-    rows = torch.tensor(capped(support, queries, 10, radius=10.0))
-    assert abs(float(rows.double().mean()) - 99.5) < 4.6
-
-
-def test_same_generator_state_gives_the_same_subset(backend):
-    cloud = random_cloud([300])
-    assert capped(cloud, cloud, 5, seed=3) == capped(cloud, cloud, 5, seed=3)
-
-
-def test_other_seed_and_next_draw_give_other_subsets(backend, generator):
-    cloud = random_cloud([300])
-    assert capped(cloud, cloud, 5, seed=3) != capped(cloud, cloud, 5, seed=4)
-    first, second = (ball_query(cloud, cloud, 0.5, 5, generator).indices for _ in range(2))
-    assert not torch.equal(first, second)
-
-
-def test_without_generator_torchs_global_one_decides(backend):
-    cloud = random_cloud([300])
-    results = []
-    with torch.random.fork_rng():
-        for seed in (1, 1, 2):
-            torch.manual_seed(seed)
-            results.append(ball_query(cloud, cloud, 0.5, 5).indices)
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-
-
-def test_no_randomness_is_used_without_a_cap(generator):
-    cloud = random_cloud([30])
-    before = generator.get_state()
-    assert ball_query(cloud, cloud, 0.5, generator=generator).num_edges > 30
-    assert torch.equal(generator.get_state(), before)
+    """Two draws agree with probability 1/495: 0.8 expected pairs; 9 or more have probability 2e-7."""
+    assert sum(a == b for a, b in pairwise(draws(backend))) < 9

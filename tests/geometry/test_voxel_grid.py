@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import brute_voxels
-from strategies import batches, radii, random_cloud, spacings
+from strategies import batches, dims, dtypes, radii, random_cloud, spacings
 
 from pointvar import PointCloud, voxel_grid
 
@@ -24,7 +24,8 @@ def assert_equals_the_loop(cloud: PointCloud, size: object) -> None:
     assert torch.equal(grid.inverse, expected)
 
 
-@given(data=st.data())
+@settings(max_examples=40)
+@given(data=st.data(), dim=dims, dtype=dtypes)
 def test_equals_the_loop(data, dim, dtype):
     """Lattices and halves of them lie on the borders of the cells, with coordinates of both signs."""
     spacing = data.draw(spacings)

@@ -3,36 +3,10 @@
 import pytest
 import torch
 from convolution_cases import BASES, ESTIMATORS, features_of, layer, seeded, two_clouds
+from initialisation_cases import cloud_batch, noise
 from torch import nn
 
 import pointvar as pv
-
-METHODS = list(pv.methods.METHODS)
-
-
-class Chain(nn.Module):
-    """Convolutions one after the other on one neighbourhood."""
-
-    def __init__(self, method, depth=4, channels=8, in_channels=3, **options):
-        super().__init__()
-        self.convs = nn.ModuleList(
-            pv.methods.resolve(
-                method, in_channels if i == 0 else channels, channels, generator=seeded(i), **options
-            )
-            for i in range(depth)
-        )
-
-    def forward(self, features, hood):
-        for conv in self.convs:
-            features = nn.functional.leaky_relu(conv(features, hood), 0.2)
-        return features
-
-
-def cloud_batch(seed=0, points=400, dtype=torch.float32):
-    generator = seeded(seed)
-    cloud = pv.PointCloud(torch.rand(points, 3, generator=generator, dtype=dtype), [points // 2] * 2)
-    hood = pv.ball_query(cloud, cloud, 0.35, max_neighbors=16, generator=generator)
-    return torch.randn(points, 3, generator=generator, dtype=dtype), hood
 
 
 @pytest.mark.parametrize("unit", [False, True], ids=["published", "unit"])
@@ -41,76 +15,79 @@ def cloud_batch(seed=0, points=400, dtype=torch.float32):
 def test_z_is_the_papers_double_sum_over_pairs_of_neighbours(b, q, unit):
     conv, hood = layer(b, q, unit_response=unit), two_clouds()
     features = features_of(hood)
-    report = pv.variance_init(conv, (features, hood), mode="eval")
+    report = pv.variance_init(conv, (features, hood), target=2.5, mode="eval", generator=seeded())
     with torch.no_grad():
-        values = conv.basis(hood.relative_positions(), hood.edge_radius())
-        weights = conv.estimator(hood)
+        values = conv.basis(hood.relative_positions(), hood.edge_radius()) * conv.estimator(hood)[:, None]
     total = 0.0
-    for x in range(hood.queries.num_points):
-        edges = range(int(hood.row_offsets[x]), int(hood.row_offsets[x + 1]))
-        pairs = response = 0.0
-        for e1 in edges:
-            for e2 in edges:
-                kernel = weights[e1] * weights[e2] * (values[e1] * values[e2]).sum()
-                f1, f2 = features[hood.indices[e1]], features[hood.indices[e2]]
-                pairs += float(kernel * (f1 * f2).sum())
-                response += float(kernel)
-        if unit:
-            pairs = pairs / response if response > 0 else 0.0
-        total += pairs
-    z = report.layers[0].second_moment
-    assert z == pytest.approx(total / hood.queries.num_points, rel=1e-9)
-    assert report.layers[0].variance == pytest.approx(1 / z)
+    for start, stop in zip(hood.row_offsets[:-1], hood.row_offsets[1:], strict=True):
+        kernel = values[start:stop] @ values[start:stop].T  # q q' sum_i b_i b_i', of each pair
+        near = features[hood.indices[start:stop]]
+        pairs, response = float((kernel * (near @ near.T)).sum()), float(kernel.sum())
+        total += pairs if not unit else pairs / response if response > 0 else 0.0
+    entry = report.layers[0]
+    assert entry.second_moment == pytest.approx(total / hood.queries.num_points, rel=1e-9)
+    assert entry.variance == pytest.approx(2.5 / entry.second_moment)
+    drawn = torch.randn(conv.weight.shape, generator=seeded(), dtype=torch.float64)
+    if not conv.basis.sees_length:  # else the basis is drawn before
+        torch.testing.assert_close(conv.weight.detach(), drawn * entry.variance**0.5)
 
 
 @pytest.mark.parametrize("unit", [False, True], ids=["published", "unit"])
-@pytest.mark.parametrize("q", ESTIMATORS)
-@pytest.mark.parametrize("b", BASES)
-def test_the_output_has_the_target_variance_in_expectation(b, q, unit):
-    conv = pv.PointConvolution(3, 256, BASES[b](3), ESTIMATORS[q](), unit_response=unit).double().eval()
+def test_the_output_has_the_target_variance_in_expectation(unit):
+    conv = pv.PointConvolution(
+        3, 256, BASES["MLP"](3), ESTIMATORS["MonteCarlo"](), unit_response=unit
+    ).double()
     hood = two_clouds()
     features = features_of(hood)
     moments = []
     for seed in range(8):
-        pv.variance_init(conv, (features, hood), target=2.5, mode="eval", generator=seeded(seed))
-        with torch.no_grad():
-            moments.append(conv(features, hood).square().mean())
+        pv.variance_init(conv, (features, hood), target=2.5, generator=seeded(seed))
+        moments.append(conv(features, hood).detach().square().mean())
     # 8 x 256 independent output channels, each a sum of squares with a relative deviation of at most sqrt(2):
     # the mean deviates by 3 %; 12 % is four standard deviations.
     assert float(torch.stack(moments).mean()) == pytest.approx(2.5, rel=0.12)
 
 
+def chain(method, depth=4, **options):
+    return pv.models.PlainNet(depth, 8, 3, method=method, generator=seeded(), **options)
+
+
+def batch_of(points, seed=0):
+    features, hood = cloud_batch(points=points, cap=16, seed=seed)
+    return features[:, :3], hood
+
+
 @pytest.mark.parametrize("unit", [False, True], ids=["published", "unit"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", pv.methods.METHODS)
 def test_exact_keeps_the_variance_through_a_network(method, unit):
-    net, batch = Chain(method, depth=6, unit_response=unit), cloud_batch()
+    net, batch = chain(method, unit_response=unit), batch_of(400)
     report = pv.variance_init(net, batch, exact=True, generator=seeded())
     pv.testing.assert_variance(net, batch, 0.999, 1.001)
-    assert [entry.name for entry in report.layers] == [f"convs.{i}" for i in range(6)]
+    assert [entry.name for entry in report.layers] == [f"blocks.{i}.convolution" for i in range(4)]
     assert (report.passes, report.batches, report.clouds, report.points) == (1, 1, 2, 400)
 
 
 def test_scaling_the_input_scales_only_the_first_layer():
-    features, hood = cloud_batch()
-    small, large = Chain("MCConv"), Chain("MCConv")
+    features, hood = batch_of(400)
+    small, large = chain("MCConv"), chain("MCConv")
     pv.variance_init(small, (features, hood), generator=seeded())
     pv.variance_init(large, (features * 1000, hood), generator=seeded())
-    torch.testing.assert_close(large.convs[0].weight * 1000, small.convs[0].weight)
-    for a, b in zip(small.convs[1:], large.convs[1:], strict=True):
-        torch.testing.assert_close(a.weight, b.weight, rtol=1e-4, atol=1e-6)
+    for i, (a, b) in enumerate(zip(small.blocks, large.blocks, strict=True)):
+        scaled = b.convolution.weight * (1 if i else 1000)
+        torch.testing.assert_close(scaled, a.convolution.weight, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_several_batches_count_the_same_each(exact):
     """Against a loop over the layers, from the definition."""
-    batches = [cloud_batch(seed, points) for seed, points in enumerate((100, 200, 400))]
-    net = Chain("KPConvN", depth=3)
+    batches = [batch_of(points, seed) for seed, points in enumerate((100, 200, 400))]
+    net = chain("KPConvN", depth=3)
     report = pv.variance_init(net, batches, exact=exact, generator=seeded())
     inputs = [features for features, _ in batches]
-    for conv, entry in zip(net.convs, report.layers, strict=True):
+    for block, entry in zip(net.blocks, report.layers, strict=True):
+        conv = block.convolution
         moments = [conv.second_moment(f, h) for f, (_, h) in zip(inputs, batches, strict=True)]
-        z = float(torch.stack(moments).mean())
-        assert entry.second_moment == pytest.approx(z, rel=1e-6)
+        assert entry.second_moment == pytest.approx(float(torch.stack(moments).mean()), rel=1e-6)
         outputs = [conv(f, h).detach() for f, (_, h) in zip(inputs, batches, strict=True)]
         measured = float(torch.stack([y.square().mean() for y in outputs]).mean())
         if exact:
@@ -121,9 +98,19 @@ def test_several_batches_count_the_same_each(exact):
 
 
 def test_one_packed_batch_gives_the_same_as_a_list_of_it():
-    batch = cloud_batch()
-    one, other = Chain("SPHConv"), Chain("SPHConv")
+    batch = batch_of(400)
+    one, other = chain("SPHConv"), chain("SPHConv")
     pv.variance_init(one, batch, generator=seeded())
     pv.variance_init(other, [batch, batch], generator=seeded())
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_exact_reports_the_variance_of_the_weights_it_leaves():
+    """Before the last scaling a weight is sqrt(variance) times a number from the generator."""
+    layer, x = nn.Linear(4, 8), noise(50, 4)
+    report = pv.variance_init(layer, x, target=3.0, exact=True, generator=seeded())
+    drawn = torch.randn(8, 4, generator=seeded())
+    variance = 3 / float((x @ drawn.T).square().mean())
+    assert report.layers[0].variance == pytest.approx(variance, rel=1e-5)
+    torch.testing.assert_close(layer.weight.detach(), drawn * variance**0.5)

@@ -59,10 +59,12 @@ def ranks(tmp_path_factory):
     if not distributed.is_available() or not distributed.is_gloo_available():
         pytest.skip("this build of torch has no gloo")
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(work, (str(folder),), nprocs=2)
+    multiprocessing.start_processes(work, (str(folder),), nprocs=2, start_method="fork")
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
+# Newer Pythons warn of any fork of a process with threads.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_two_processes_are_one_with_both_batches(name, ranks):
     (first, moments), (second, other) = (result[name] for result, _ in ranks)
@@ -74,5 +76,6 @@ def test_two_processes_are_one_with_both_batches(name, ranks):
     assert moments == pytest.approx([entry.second_moment for entry in report.layers])
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_an_error_on_one_rank_is_an_error_on_all(ranks):
     assert all("0: its input" in error for _, error in ranks)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from convolution_cases import seeded
+from initialisation_cases import Wired, moment, noise
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -10,29 +11,18 @@ import pointvar as pv
 from pointvar.layers import find_layers
 
 
-def noise(*shape, seed=0):
-    return torch.randn(*shape, generator=seeded(seed))
-
-
-def moment(tensor):
-    return float(tensor.detach().double().square().mean())
-
-
 def names(model, **options):
     return [layer.name for layer in find_layers(model, **options)[0]]
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
-        self.norm = nn.BatchNorm1d(8)
-        self.image = nn.Conv1d(1, 2, 3)
-        self.head = nn.Linear(12, 2)
-
-    def forward(self, x):
-        x = self.norm(self.encoder(x))
-        return self.head(self.image(x[:, None]).flatten(1))
+def net_of_all():
+    return Wired(
+        lambda net, x: net.head(net.image(net.norm(net.encoder(x))[:, None]).flatten(1)),
+        encoder=nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8)),
+        norm=nn.BatchNorm1d(8),
+        image=nn.Conv1d(1, 2, 3),
+        head=nn.Linear(12, 2),
+    )
 
 
 SELECTIONS = {
@@ -47,7 +37,7 @@ SELECTIONS = {
 
 @pytest.mark.parametrize(("select", "expected"), SELECTIONS.values(), ids=SELECTIONS)
 def test_selection(select, expected):
-    net = Net()
+    net = net_of_all()
     before = {n: p.clone() for n, p in net.named_parameters()}
     report = pv.variance_init(net, noise(16, 4), layers=select, generator=seeded())
     assert [entry.name for entry in report.layers] == expected == names(net, select=select)
@@ -63,12 +53,12 @@ def test_selection(select, expected):
 @pytest.mark.parametrize("select", [3, [], [3], [nn.Linear, "head"]])
 def test_a_selection_of_no_kind(select):
     with pytest.raises(TypeError, match="types, name patterns or a predicate"):
-        pv.variance_init(Net(), noise(16, 4), layers=select)
+        pv.variance_init(net_of_all(), noise(16, 4), layers=select)
 
 
 def test_nothing_to_set_says_why():
-    with pytest.raises(ValueError, match=r"Net has no layer.*'head': 'not selected'"):
-        pv.variance_init(Net(), noise(16, 4), layers="tail")
+    with pytest.raises(ValueError, match=r"Wired has no layer.*'head': 'not selected'"):
+        pv.variance_init(net_of_all(), noise(16, 4), layers="tail")
     with pytest.raises(ValueError, match="no parameters"):
         pv.variance_init(nn.ReLU(), noise(3))
 
@@ -91,6 +81,7 @@ def test_the_outermost_registered_module_owns_what_is_inside():
     assert names(model) == ["0.skip", "2"]
     pv.register_layer(Own, weight=("kernel", "skip.weight"), bias=("added", "*.bias"))
     assert names(model) == ["0", "2"]
+    assert names(nn.Sequential(type("Subclass", (Own,), {})())) == ["0"]
     x = noise(64, 4)
     report = pv.variance_init(model, x, target={"0": 3.0}, generator=seeded())
     assert report["0"].note == "probed"
@@ -98,15 +89,6 @@ def test_the_outermost_registered_module_owns_what_is_inside():
     assert not model[0].added.any()
     assert not model[0].skip.bias.any()
     assert float(model[0].kernel.detach().square().mean()) == pytest.approx(report["0"].variance, rel=0.9)
-
-
-class Subclass(Own):
-    pass
-
-
-def test_a_subclass_counts_as_its_base():
-    pv.register_layer(Own, weight=("kernel", "skip.weight"), bias=("added", "*.bias"))
-    assert names(nn.Sequential(Subclass())) == ["0"]
 
 
 class Measured(nn.Module):
@@ -191,18 +173,27 @@ def test_a_subclass_with_a_forward_of_its_own_is_probed():
     assert moment(patched(x)) == pytest.approx(1, rel=1e-5)
 
 
+class Several(nn.Linear):
+    def forward(self, x):
+        return [(super().forward(nn.functional.dropout(x, 0.5, self.training)), x)], 3
+
+
+def test_the_first_of_several_outputs_counts_and_every_trial_draws_the_same_dropout():
+    layer, x = Several(4, 8), noise(16, 4)
+    layer.bias.data.fill_(5.0)
+    report = pv.variance_init(layer, x, bias="keep", mode="eval")
+    assert report.layers[0].note == "probed"
+    assert moment(layer.eval()(x)[0][0][0] - 5) == pytest.approx(1, rel=1e-5)
+    assert pv.variance_init(layer, x).left_alone == {}  # with other dropout it would not be linear
+
+
 def test_an_output_that_is_no_tensor_is_an_error_that_names_the_layer():
-    class Strange(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(4, 4))
-
+    class Strange(nn.Linear):
         def forward(self, x):
-            return {"x": x @ self.weight}
+            return {"x": super().forward(x)}
 
-    pv.register_layer(Strange)
     with pytest.raises(TypeError, match=r"Strange must return a tensor to be measured, got dict"):
-        pv.variance_init(Strange(), noise(3, 4))
+        pv.variance_init(Strange(4, 4), noise(3, 4))
 
 
 @pytest.mark.parametrize(

@@ -3,27 +3,17 @@
 import pytest
 import torch
 from convolution_cases import seeded
-from initialisation_cases import cloud_batch, mlp, moment, noise, weights
+from initialisation_cases import Wired, cloud_batch, mlp, moment, noise, weights
 from torch import nn
 
 import pointvar as pv
 
 
-class Backwards(nn.Module):
-    """Registers its layers in another order than it calls them."""
-
-    def __init__(self):
-        super().__init__()
-        self.last, self.middle, self.first = nn.Linear(8, 2), nn.Linear(8, 8), nn.Linear(4, 8)
-        self.unused = nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.last(self.middle(self.first(x)).tanh())
-
-
 @pytest.mark.parametrize("batches", [1, 2])
 def test_layers_are_set_in_order_of_execution(batches):
-    net, x = Backwards(), noise(64, 4)
+    layers = {"last": nn.Linear(8, 2), "middle": nn.Linear(8, 8), "first": nn.Linear(4, 8)}
+    net = Wired(lambda net, x: net.last(net.middle(net.first(x)).tanh()), **layers, unused=nn.Linear(3, 3))
+    x = noise(64, 4)
     unused = net.unused.weight.clone()
     report = pv.variance_init(net, [x] * batches, exact=True, generator=seeded())
     assert [entry.name for entry in report.layers] == ["first", "middle", "last"]
@@ -41,20 +31,11 @@ def test_layers_of_one_shape_get_different_weights(batches):
     assert not torch.allclose(net[4].weight / net[4].weight.std(), net[6].weight / net[6].weight.std())
 
 
-class Shared(nn.Module):
-    """The first layer is called again behind the last one that is to be set."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.a(self.b(self.a(x)).relu())
-
-
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_shared_layer_is_set_at_its_first_call_and_calls_are_counted(batches):
-    net, x = Shared(), noise(64, 4)
+    """It is called again behind the last one that is to be set."""
+    net = Wired(lambda net, x: net.a(net.b(net.a(x)).relu()), a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    x = noise(64, 4)
     report = pv.variance_init(net, [x] * batches, generator=seeded())
     assert report["a"].second_moment == pytest.approx(float(x.double().square().sum(1).mean()))
     assert (report["a"].calls, report["b"].calls) == (2, 1)
@@ -63,16 +44,9 @@ def test_a_shared_layer_is_set_at_its_first_call_and_calls_are_counted(batches):
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_tied_weights_are_set_where_they_are_reached_first(batches):
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.later, self.first = nn.Linear(4, 4), nn.Linear(4, 4)
-            self.first.weight = self.later.weight
-
-        def forward(self, x):
-            return self.later(3 * self.first(x))
-
-    net, x = Tied(), noise(64, 4)
+    net = Wired(lambda net, x: net.later(3 * net.first(x)), later=nn.Linear(4, 4), first=nn.Linear(4, 4))
+    net.first.weight = net.later.weight
+    x = noise(64, 4)
     report = pv.variance_init(net, [x] * batches, exact=True)
     assert [entry.name for entry in report.layers] == ["first"]
     assert report.left_alone == {"later": "shares its weight with first"}
@@ -81,24 +55,29 @@ def test_tied_weights_are_set_where_they_are_reached_first(batches):
 
 
 def test_a_point_convolution_that_sees_two_radii_is_an_error():
-    class TwoRadii(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = pv.MCConv(4, 4, num_basis=4)
-            self.head = nn.Linear(4, 2)
-
-        def forward(self, features, small, large):
-            return self.conv(self.head(self.conv(features, small)).repeat(1, 2), large)
+    def two_radii():
+        return Wired(
+            lambda net, features, a, b: net.conv(net.head(net.conv(features, a)).repeat(1, 2), b),
+            conv=pv.MCConv(4, 4, num_basis=4),
+            head=nn.Linear(4, 2),
+        )
 
     features, small = cloud_batch(0.3)
     _, large = cloud_batch(0.5)
     for batches in ((features, small, large), [(features, small, large)] * 2):
-        net = TwoRadii()
+        net = two_radii()
         before = weights(net)
         with pytest.raises(ValueError, match=r"conv is shared between two .* radius 0.3 and 0.5"):
             pv.variance_init(net, batches)
         assert all(torch.equal(a, b) for a, b in zip(before, weights(net), strict=True))
-    pv.variance_init(TwoRadii(), (features, small, small))  # one radius twice is well
+    pv.variance_init(two_radii(), (features, small, small))  # one radius twice is well
+    named = Wired(
+        lambda net, f, a, b: net.conv(features=net.conv(f, hood=a), hood=b), conv=pv.MCConv(4, 4, num_basis=4)
+    )
+    with pytest.raises(ValueError, match="conv is shared between two"):
+        pv.variance_init(named, (features, small, large))
+    nearest = [pv.knn(small.support, small.support, k) for k in (4, 8)]  # every query has a radius of its own
+    assert pv.variance_init(named, (features, *nearest)).layers[0].calls == 2
 
 
 @pytest.mark.parametrize("radius", [0.2, 0.7])
@@ -146,15 +125,12 @@ def test_a_network_of_levels_skips_and_sums(batches):
 
 
 def test_a_layer_that_only_a_later_batch_reaches_is_set():
-    class Branch(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.small, self.large = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.small(x) if len(x) < 50 else self.large(x)
-
-    report = pv.variance_init(Branch(), [noise(10, 4), noise(60, 4), noise(90, 4)])
+    net = Wired(
+        lambda net, x: net.small(x) if len(x) < 50 else net.large(x),
+        small=nn.Linear(4, 4),
+        large=nn.Linear(4, 4),
+    )
+    report = pv.variance_init(net, [noise(10, 4), noise(60, 4), noise(90, 4)])
     assert {entry.name for entry in report.layers} == {"small", "large"}
 
 
@@ -164,17 +140,12 @@ def test_a_forward_that_reaches_no_layer_is_an_error():
 
 
 def test_a_model_may_switch_gradients_on():
-    class Force(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.bias_free = nn.Linear(4, 4), nn.Linear(4, 1, bias=False)
+    def derivative(net, x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(net.outer(net.inner(x).tanh()).sum(), x)[0]
 
-        def forward(self, x):
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                return torch.autograd.grad(self.bias_free(self.inner(x).tanh()).sum(), x)[0]
-
-    net = Force()
+    net = Wired(derivative, inner=nn.Linear(4, 4), outer=nn.Linear(4, 1, bias=False))
     assert len(pv.variance_init(net, noise(8, 4), exact=True).layers) == 2
 
 

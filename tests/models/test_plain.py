@@ -1,12 +1,10 @@
 """The plain network: depth, channels, methods by name, function and parts."""
 
-import copy
 import functools
-import pickle
 
 import pytest
 import torch
-from network_cases import METHODS, NORMS, clouds, executed, features_of, registered, seeded
+from network_cases import NORMS, clouds, features_of, registered, seeded
 
 import pointvar as pv
 from pointvar.models import PlainNet
@@ -14,21 +12,6 @@ from pointvar.models import PlainNet
 
 def hood_of(cloud, cap=None):
     return pv.ball_query(cloud, cloud, 0.5, cap, seeded())
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("method", METHODS)
-def test_shapes_and_gradients(method, norm):
-    cloud = clouds(20, 0, 1, 15)
-    net = PlainNet(3, 8, 2, 5, method, norm=norm, radius=0.5, generator=seeded())
-    features = features_of(cloud, 2).requires_grad_()
-    out = net(features, hood_of(cloud))
-    assert out.shape == (36, 5)
-    out.square().sum().backward()
-    for name, parameter in net.named_parameters():
-        assert parameter.grad is not None, name
-        assert torch.isfinite(parameter.grad).all(), name
-    assert features.grad.abs().sum() > 0
 
 
 def test_depth_and_channels():
@@ -48,12 +31,6 @@ def test_it_is_what_the_formula_says():
     for conv in (second, third):
         expected = conv(torch.where(expected > 0, expected, 0.2 * expected), hood)
     torch.testing.assert_close(net(features, hood), expected)
-
-
-def test_layers_run_in_the_order_of_registration():
-    cloud = clouds(20)
-    net = PlainNet(4, 8, 2, norm="group")
-    assert executed(net, features_of(cloud, 2), hood_of(cloud)) == [name for name, _ in registered(net)]
 
 
 def test_without_norm_and_bias_it_is_homogeneous():
@@ -116,17 +93,6 @@ def test_a_function_of_ones_own():
         return pv.KPConv(in_channels, out_channels, num_basis=5, **options)
 
     assert [conv.weight.shape[0] for _, conv in registered(PlainNet(2, 8, method=own))] == [5, 5]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_copies(method):
-    cloud = clouds(20)
-    hood, features = hood_of(cloud), features_of(cloud, 2)
-    net = PlainNet(2, 8, 2, method=method, norm="group", generator=seeded())
-    other = PlainNet(2, 8, 2, method=method, norm="group", generator=seeded(1))
-    other.load_state_dict(net.state_dict())
-    for twin in (other, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        torch.testing.assert_close(twin(features, hood), net(features, hood), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

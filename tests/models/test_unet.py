@@ -1,11 +1,10 @@
 """The U-Net: 19 convolutions, queries apart from the context, checkpoints that change nothing."""
 
-import copy
 import pickle
 
 import pytest
 import torch
-from network_cases import METHODS, NORMS, clouds, executed, features_of, registered, seeded
+from network_cases import clouds, features_of, registered, seeded
 
 import pointvar as pv
 from pointvar.models import SegmentationUNet
@@ -23,21 +22,6 @@ def gradients(model, features, levels):
     torch.manual_seed(0)  # dropout
     model(features, levels).square().sum().backward()
     return [features.grad, *(parameter.grad for parameter in model.parameters())]
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("method", METHODS)
-def test_shapes_and_gradients(method, norm):
-    cloud, queries = clouds(30, 0, 1, 25), clouds(5, 0, 1, 7, seed=3)
-    model = small(method, norm=norm)
-    features = features_of(cloud, 2).requires_grad_()
-    out = model(features, model.hierarchy(cloud, queries, seeded()))
-    assert out.shape == (13, 4)
-    out.square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert torch.isfinite(parameter.grad).all(), name
-    assert features.grad.abs().sum() > 0
 
 
 def test_the_papers_numbers():
@@ -64,7 +48,7 @@ def test_the_papers_numbers():
 
 def test_the_papers_neighbourhoods():
     """Three times the level's radius; densities of half the radius of the support's level."""
-    model = SegmentationUNet(3, 21)
+    model = SegmentationUNet(3, 21, channels=(4, 4, 4, 4))
     levels = model.hierarchy(clouds(2000), clouds(50, seed=1))
     seen = {
         levels.down(-1): (0.09, 0.015),
@@ -79,7 +63,7 @@ def test_the_papers_neighbourhoods():
         assert hood.bandwidth == pytest.approx(bandwidth)
         assert hood.counts.max() <= 16
     assert levels.out().queries is levels.queries
-    authors = SegmentationUNet(3, 21, first_reach=1.5)
+    authors = SegmentationUNet(3, 21, channels=(4, 4, 4, 4), first_reach=1.5)
     made = authors.hierarchy(clouds(50))
     assert set(made._hoods) == {
         *((-1, 0, 1.5, None), (0, -1, 3.0, None)),
@@ -127,28 +111,9 @@ def test_queries_are_the_input_where_none_are_given():
     torch.testing.assert_close(some, everywhere[inner])
 
 
-@pytest.mark.parametrize("norm", ["none", "group", "layer"])
-def test_a_batch_is_each_cloud_alone(norm):
-    """Without a cap and with farthest points, nothing random is left that a batch could change."""
-    parts = [clouds(n, seed=n, dtype=torch.float64) for n in (30, 1, 20)]
-    parts.insert(1, pv.PointCloud(torch.zeros(0, 3, dtype=torch.float64)))
-    model = small("KPConvN", norm=norm).double().eval()
-
-    def levels(cloud):
-        return pv.Hierarchy(cloud, SMALL["radii"], farthest=[0.7, 0.5, 0.5], bandwidth=0.5)
-
-    def features(cloud):
-        return features_of(cloud, 2, seed=cloud.num_points)
-
-    together = model(
-        torch.cat([features(p) for p in parts]), levels(pv.PointCloud.from_list(p.points for p in parts))
-    )
-    alone = torch.cat([model(features(p), levels(p)) for p in parts])
-    torch.testing.assert_close(together, alone)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("method", ["MCConv", "PointConv"])
+@pytest.mark.parametrize(
+    ("method", "norm"), [("MCConv", "none"), ("PointConv", "batch"), ("KPConvN", "group"), ("PCCNN", "layer")]
+)
 def test_checkpoints_change_nothing(method, norm):
     """Dropout draws the same again, batch norm counts a batch once."""
     cloud = clouds(40, 30)
@@ -173,34 +138,16 @@ def test_checkpoints_keep_less():
     assert kept(True) < 0.5 * kept(False)
 
 
-def test_layers_run_in_the_order_of_registration():
-    cloud = clouds(40, 30)
-    model = small("PointConv", norm="batch")
-    assert executed(model, features_of(cloud, 2), model.hierarchy(cloud)) == [n for n, _ in registered(model)]
-
-
-def test_copies():
+def test_queries_travel():
     cloud, queries = clouds(40, 30), clouds(5, 4, seed=3)
-    model, other = small(norm="batch"), small(norm="batch", generator=seeded(1))
-    levels, features = model.hierarchy(cloud, queries), features_of(cloud, 2)
-    model(features, levels)  # running statistics
-    other.load_state_dict(model.state_dict())
-    expected = model.eval()(features, levels)
-    for twin in (other.eval(), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        torch.testing.assert_close(twin(features, levels), expected, rtol=0, atol=0)
+    model, features = small().eval(), features_of(cloud, 2)
+    levels = model.hierarchy(cloud, queries)
+    expected = model(features, levels)
     for twin in (pickle.loads(pickle.dumps(levels)), levels.to("cpu")):
         assert twin.queries.num_points == 9
-        torch.testing.assert_close(model(features, twin), expected, rtol=0, atol=0)
+        assert torch.equal(model(features, twin), expected)
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="one entry per level"):
-        small(radii=(0.1,))
-    cloud = clouds(40)
-    model, features = small(), features_of(cloud, 2)
-    with pytest.raises(ValueError, match="the network has 3 levels, the hierarchy 1"):
-        model(features, pv.Hierarchy(cloud, [0.1]))
-    with pytest.raises(ValueError, match="features of 39 points"):
-        model(features[1:], model.hierarchy(cloud))
     with pytest.raises(ValueError, match="must agree in num_clouds, got 1 and 2"):
-        model.hierarchy(cloud, clouds(3, 4))
+        small().hierarchy(clouds(40), clouds(3, 4))

@@ -4,10 +4,12 @@ import torch
 from network_cases import clouds, features_of, seeded
 
 import pointvar as pv
-from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, linear
+from pointvar.nn import ConvolutionBlock, LinearBlock, NoNorm, NormActivation, linear
 
 
 def test_norm_then_activation_then_dropout():
+    assert isinstance(NormActivation(2).norm, NoNorm)
+    assert NormActivation(2, "batch").norm.norm.momentum == 0.1
     features = torch.tensor([[-10.0, 1.0], [2.0, 3.0]])
     before = NormActivation(2, bias=True, dropout=0.5)
     before.norm.bias.data = torch.tensor([5.0, 0.0])

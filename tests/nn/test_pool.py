@@ -24,6 +24,14 @@ def test_mean_and_max(dtype):
     assert torch.equal(global_max(features, cloud), per_cloud(features, cloud, lambda part: part.amax(0)))
 
 
+def test_the_mean_is_summed_in_the_precision_of_the_points():
+    """In bfloat16 a sum of ones would stop at 256."""
+    cloud = clouds(1000)
+    mean = global_mean(torch.ones(1000, 2).bfloat16(), cloud)
+    assert mean.dtype == torch.bfloat16
+    assert mean.tolist() == [[1.0, 1.0]]
+
+
 @pytest.mark.parametrize("pool", [global_mean, global_max])
 def test_gradients_of_pooling(pool):
     cloud = clouds(*LENGTHS, dtype=torch.float64)
@@ -43,8 +51,9 @@ def test_at_kept():
     first = at_kept(cloud.points, levels, 0)
     assert torch.equal(first, levels.clouds[0].points)
     assert torch.equal(at_kept(first, levels, 1), levels.clouds[1].points)
-    with pytest.raises(ValueError, match="no level 2"):
-        at_kept(first, levels, 2)
+    for level in (2, -1):
+        with pytest.raises(ValueError, match=f"no level {level}"):
+            at_kept(first, levels, level)
     with pytest.raises(ValueError, match="one row for each"):
         at_kept(first, levels, 0)
 
@@ -63,6 +72,11 @@ def test_interpolate():
         squared = [((cloud.points[y] - queries.points[x]) ** 2).sum().item() for y in neighbours]
         expected = sum(features[y] / d for y, d in zip(neighbours, squared, strict=True))
         torch.testing.assert_close(out[x], expected / sum(1 / d for d in squared))
+    with pytest.raises(ValueError, match="one row for each of the 10 points"):
+        interpolate(features[1:], hood)
+    with pytest.MonkeyPatch.context() as patch:  # what needs no gradient is made once
+        patch.setattr(type(hood), "relative_positions", lambda hood: 1 / 0)
+        assert torch.equal(interpolate(features, hood), out)
     constant = torch.full_like(features, 2.5)
     torch.testing.assert_close(interpolate(constant, hood), torch.full((7, 2), 2.5, dtype=torch.float64))
 
