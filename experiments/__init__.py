@@ -5,6 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+from experiments.options import Options
+
+__all__ = ["EXPERIMENTS", "FIGURES", "TABLES", "Options", "load", "run"]
+
 FIGURES = {
     "fig-motivation": "variance by depth: images, points as usual, points with variance-aware weights",
     "fig-correlation": "why images' rule fails: features of near points are alike, the more the deeper",
@@ -41,3 +45,14 @@ def load(name: str) -> ModuleType:
     if name not in EXPERIMENTS:
         raise ValueError(f"there is no experiment {name!r}; there are: {', '.join(EXPERIMENTS)}")
     return import_module(f"experiments.{name.replace('-', '_')}")
+
+
+def run(name: str, options: Options) -> None:
+    """Makes a figure, or goes on with a table."""
+    module = load(name)
+    if name in TABLES:
+        from experiments.grid import run_all
+
+        run_all(module.grids(options), options)
+    elif not options.report:
+        module.run(options)

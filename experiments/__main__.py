@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import EXPERIMENTS, FIGURES, TABLES, load
-from experiments.options import Options
+from experiments import EXPERIMENTS, FIGURES, TABLES, Options, load
+from experiments import run as make
 
 GROUPS = {"all": EXPERIMENTS, "figures": FIGURES, "tables": TABLES}
 
@@ -56,16 +56,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Makes what was asked for, one after the other."""
     names = [name for given in arguments.names for name in GROUPS.get(given, [given])]
-    modules = {name: load(name) for name in names}  # all names are known before the first begins
+    for name in names:
+        load(name)  # all are known before the first begins
     given = {key: value for key, value in vars(arguments).items() if key in Options.__dataclass_fields__}
     options = Options(**given | ({"data": None} if arguments.synthetic else {}))
-    for name, module in modules.items():
-        if name in TABLES:
-            from experiments.grid import run_all
-
-            run_all(module.grids(options), options)
-        elif not options.report:
-            module.run(options)
+    for name in names:
+        make(name, options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

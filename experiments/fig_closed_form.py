@@ -52,7 +52,6 @@ def _follow(options: Options, source: str, batch: figures.Batch, orthonormal: bo
             "coherence, largest": float(mean[1:].max()),
             "closed form, last layer": float(last.log().mean().exp()),
         }
-        print("  " + ", ".join(f"{key} {value:.3g}" for key, value in summary[method].items()))
     about = {"clouds": source, "orthonormal": orthonormal, "channels": CHANNELS, "seeds": SEEDS}
     numbers = {**about, "summary": summary, "second_moment": curves}
     figures.save(options, name, figures.picture(curves, COLORS, reach=1e3), numbers)

@@ -34,9 +34,6 @@ def run(options: Options) -> None:
     numbers = {**about, f"layer_{DEPTH}": last, "second_moment": curves}
     figure = figures.picture(curves, COLORS, reach=1e14, middle=lambda values: values.median(0).values)
     figures.save(options, "fig-unseen", figure, numbers)
-    for method, by in last.items():
-        texts = [f"{n} {s['median']:.2g} [{s['least']:.2g}, {s['largest']:.2g}]" for n, s in by.items()]
-        print(f"  {method}: " + ", ".join(texts))
 
 
 def _summary(values: list[float]) -> dict[str, float]:

@@ -46,9 +46,6 @@ def run(options: Options) -> None:
     about = {"clouds": clouds.name, "table": table, "channels": CHANNELS, "seeds": SEEDS}
     numbers = {**about, "summary": summary, "second_moment": curves}
     figures.save(options, "fig-variance", figures.picture(curves, COLORS), numbers)
-    for method, by in summary.items():
-        parts = [f"{n} mean {s['mean']}, draws {s['draws']}" for n, s in by.items()]
-        print(f"  {method}: " + "; ".join(parts))
 
 
 def _summary(curves: list[figures.Curve]) -> dict[str, list[str]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
 from experiments.columns import ADDED_UNET
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.options import Options
 from experiments.scenarios import segmentation
 
@@ -18,7 +16,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "gradient-accumulation",
         "One large cloud at a time, gradients of one or of four",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -176,6 +176,10 @@ class Grid:
         return same, len(known) - len(same)
 
 
+Grids = Iterator[Grid]
+"""Those of an experiment, the first that others build on first."""
+
+
 def key(cell: Cell) -> str:
     """A cell as a key of dictionaries."""
     return json.dumps(cell, sort_keys=True)
@@ -188,7 +192,7 @@ def weights_generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state >> 1))
 
 
-def run_all(grids: Iterable[Grid], options: Options) -> None:
+def run_all(grids: Grids, options: Options) -> None:
     """Runs the grids of an experiment; each builds on those before, which must be complete."""
     for grid in grids:
         if not run(grid, options):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import nn
 
 from experiments.columns import PAPER_METHODS
-from experiments.grid import Cell, Grid, Outcome, outcome
+from experiments.grid import Cell, Grid, Grids, Outcome, outcome
 from experiments.options import Options
 from experiments.scenarios import classification, segmentation
 from pointvar.train import Config, Data, fit
@@ -25,7 +24,7 @@ def measure(config: Config, data: Data, cell: Cell, model: nn.Module | None = No
     return {**found, "shown": found["seconds" if cell["measured"] == "epoch" else "init_seconds"]}
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     scenarios = [classification(options), segmentation(options)]
     epochs = ", ".join(
         f"{s.name} {s.batch(BATCH[s.metric]).get('epochs', s.settings.get('epochs'))}" for s in scenarios

@@ -5,11 +5,9 @@ The paper has clouds of 6,000 and of 16,000 points; here spheres are as large as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
 from experiments.columns import ADDED_UNET
-from experiments.grid import Cell, Grid
+from experiments.grid import Cell, Grid, Grids
 from experiments.networks import pointconv_net
 from experiments.options import Options
 from experiments.scenarios import Scenario, segmentation
@@ -33,7 +31,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     def settings(scenario: Scenario, cell: Cell) -> Settings:
         large = cell["batch"] == 1
         scale = LARGE[options.preset] * (1 if large else SMALL)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.networks import PlainClassifier
 from experiments.options import Options
 from experiments.scenarios import classification, one_level
@@ -38,7 +36,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-depth",
         "Plain networks of 10, 25 and 50 layers",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
-from experiments.grid import Grid, on_a_laptop
+from experiments.grid import Grid, Grids, on_a_laptop
 from experiments.options import Options
 from experiments.scenarios import classification, lasting
 
@@ -26,7 +24,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-epochs",
         "Slower, or worse? Batches of 2, trained longer",

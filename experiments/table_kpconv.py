@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
 from experiments.columns import ADDED
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.options import Options
 from experiments.scenarios import many_classes
 
@@ -28,7 +26,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-kpconv",
         "KPConv with a sum and with Monte Carlo",

@@ -6,12 +6,10 @@ training data that is kept apart; then every method is trained with it and teste
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pandas as pd
 
 from experiments.claims import Claim, summarise
-from experiments.grid import Grid, on_a_laptop
+from experiments.grid import Grid, Grids, on_a_laptop
 from experiments.options import Options
 from experiments.scenarios import classification, segmentation, with_validation
 from experiments.store import Store
@@ -45,7 +43,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     scenarios = [classification(options), segmentation(options)]
     choice = Grid(
         "table-norm-free-rates",

@@ -5,11 +5,9 @@ Of the latter, PointConv's is implemented here; of the others the paper quotes p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
 from experiments.columns import PAPER_METHODS
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.networks import pointconv_net
 from experiments.options import Options
 from experiments.scenarios import segmentation
@@ -21,7 +19,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-orig-arch",
         "The same architecture for all methods, and a method's own; batch norm and standard weights",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import BATCH_NORM_FAILS, Claim
 from experiments.columns import ADDED, PAPER_METHODS
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.options import Options
 from experiments.scenarios import classification
 
@@ -35,7 +33,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-scanobjnn",
         "Classification with small batches",

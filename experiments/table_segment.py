@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
 from experiments.columns import ADDED_UNET, PAPER_METHODS
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.options import Options
 from experiments.scenarios import segmentation
 
@@ -31,7 +29,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-segment",
         "Semantic segmentation: one large cloud per batch, or four small ones",

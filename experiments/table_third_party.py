@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.claims import Claim
-from experiments.grid import Grid
+from experiments.grid import Grid, Grids
 from experiments.networks import GEOMETRIC, GeometricClassifier
 from experiments.options import Options
 from experiments.scenarios import classification, one_level
@@ -21,7 +19,7 @@ CLAIMS = {
 }
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     yield Grid(
         "table-third-party",
         "Networks of PyTorch Geometric, one cloud per batch",

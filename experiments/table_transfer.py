@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from experiments.claims import Claim
 from experiments.columns import PAPER_METHODS
 from experiments.figures import NEIGHBORS, thinned
-from experiments.grid import Cell, Grid
+from experiments.grid import Cell, Grid, Grids
 from experiments.options import Options
 from experiments.scenarios import Scenario, everything
 from experiments.settings import Settings, configuration
@@ -23,7 +22,7 @@ FAMILY = {"ModelNet10": "ModelNet", "ModelNet40": "ModelNet"}
 """Sets that have shapes in common count as one: no weights come from a table of the same data."""
 
 
-def grids(options: Options) -> Iterator[Grid]:
+def grids(options: Options) -> Grids:
     scenarios = everything(options)
     sources = [s.name for s in scenarios if s.name != "ModelNet10"]
     folder = options.output / "table-transfer"

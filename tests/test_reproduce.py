@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import pointvar.experiments
 from pointvar.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -38,5 +39,7 @@ def test_in_a_checkout_it_is_the_command_of_the_experiments(elsewhere, tmp_path,
     command[-1] = str(own)
     subprocess.run([sys.executable, "-m", "experiments", *command], cwd=ROOT, check=True, timeout=120)
     assert (own / "table-epochs.md").read_text() == text
+    with pytest.warns(DeprecationWarning, match="has moved"):
+        assert pointvar.experiments.EXPERIMENTS == sys.modules["experiments"].EXPERIMENTS
     assert main(["reproduce", "fig-nothing"]) == 2
     assert "fig-variance" in capsys.readouterr().err
