@@ -1,90 +1,89 @@
-"""Every table: its cells are valid trainings by both presets; one is run from the command to the report."""
+"""Every table: its cells are valid trainings by both presets, and what was run counts still."""
 
+import itertools
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
+from experiments import TABLES, load, markdown, scenarios, table_transfer
+from experiments.__main__ import main
+from experiments.claims import published
+from experiments.columns import COLUMNS
+from experiments.grid import weights_generator
+from experiments.options import Options
+from experiments.settings import configuration, flat
+from experiments.store import Store
 
 import pointvar as pv
-from pointvar.cli import main
-from pointvar.experiments import TABLES, Options, load, scenarios, table_transfer
-from pointvar.experiments.claims import as_summaries
-from pointvar.experiments.columns import PAPER_METHODS
-from pointvar.experiments.store import Store
 from pointvar.init import tables as shipped
-from pointvar.init import transfer
-from pointvar.train import load_config, load_data
-from pointvar.train.build import build_model
+from pointvar.train import RECIPES
+
+RESULTS = ROOT / "results"
 
 
-def tables_of(name, options):
-    """The tables of an experiment; nothing is run or measured for them."""
+def grids_of(name, options):
+    """The grids of an experiment; nothing is run or measured for them."""
     options.report = True
-    return list(load(name).tables(options))
+    return list(load(name).grids(options))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder in which all files are there whose names decide; they are not read."""
-    path = tmp_path_factory.mktemp("data")
-    for name in ("modelnet10_small.npz", "modelnet40_small.npz", "ahn3_delft.npz"):
-        (path / name).touch()
-    return path
-
-
-@pytest.mark.parametrize("preset", ["laptop", "paper"])
-@pytest.mark.parametrize("name", TABLES)
-def test_every_cell_is_a_training(name, preset, folder, tmp_path):
-    for table in tables_of(name, Options(tmp_path, folder, preset)):
-        cells = table.cells()
-        assert len({json.dumps(cell) for cell in cells}) == len(cells) > 0
-        configs = [table.config(cell) for cell in cells]
-        axis = next(k for k in ("column", "measured", "source") if k in cells[0])
-        kinds = {(c["data"], c[axis]): config for c, config in zip(cells, configs, strict=True)}
-        for config in kinds.values():  # one of each kind is held against the types of all settings
-            assert load_config(asdict(config)) == config
-        rates = {config.optimizer.rate for config in configs}
-        assert len(rates) == 1 or axis == "column"
+def test_every_cell_is_a_training(folder, tmp_path):
+    """Every value of every setting is parsed in some cell, which holds it against its name and type."""
+    tried = {("seed", "1"), ("seed", "2")}  # as 0
+    for name, preset in itertools.product(TABLES, ["laptop", "paper"]):
+        for grid in grids_of(name, Options(tmp_path, folder, preset)):
+            cells = grid.cells()
+            assert len({json.dumps(cell) for cell in cells}) == len(cells) > 0
+            for cell in cells:
+                settings = grid.settings(cell)
+                values = {(key, json.dumps(value)) for key, value in settings.items()}
+                if not values <= tried:
+                    tried |= values
+                    found = flat(asdict(configuration(settings)))
+                    assert {key: found[key] for key in settings} == settings
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_hold_on_to_one_recipe(name, folder, tmp_path):
     """Columns differ in norm, initialisation, unit response, orthonormal bases, clipping and rate alone."""
-    free = {
-        "model": ("norm", "head_norm", "unit_response", "orthonormal", "method"),
-        "init": ("method", "layers", "table"),
-    }
-    for table in tables_of(name, Options(tmp_path, folder)):
+    free = {"model.norm", "model.head_norm", "model.unit_response", "model.orthonormal", "model.method"}
+    free |= {"init.method", "init.layers", "init.table", "optimizer.rate", "optimizer.agc"}
+    for grid in grids_of(name, Options(tmp_path, folder)):
         recipes = {}
-        for cell in table.cells():
-            config = asdict(table.config(cell))
-            for section, keys in {**free, "optimizer": ("rate", "agc")}.items():
-                for key in keys:
-                    del config[section][key]
-            axes = tuple(
-                (k, v) for k, v in cell.items() if k not in ("column", "measured", "source", "rate", "method")
-            )
-            recipes.setdefault(axes, config)
-            assert config == recipes[axes]
+        for cell in grid.cells():
+            settings = {k: v for k, v in grid.settings(cell).items() if k not in free}
+            varied = ("column", "measured", "source", "rate", "method")
+            axes = tuple((k, v) for k, v in cell.items() if k not in varied)
+            assert settings == recipes.setdefault(axes, settings)
+        rates = {grid.settings(cell)["optimizer.rate"] for cell in grid.cells()}
+        assert len(rates) == 1 or "norm-free" in name
+
+
+def test_norm_free_is_the_recipe_at_the_rate_of_all():
+    recipe = flat(RECIPES["norm-free"])
+    assert {
+        **COLUMNS["norm-free"],
+        "optimizer.rate": recipe["optimizer.rate"],
+        "model.norm": "none",
+    } == recipe
+    assert COLUMNS["unit + direct + AGC"] == COLUMNS["norm-free"]
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_what_the_paper_says_has_a_cell(name, folder, tmp_path):
-    for table in tables_of(name, Options(tmp_path, folder)):
-        for part, _ in table.paper:
+    for grid in grids_of(name, Options(tmp_path, folder)):
+        cells = [cell.items() for cell in grid.cells()]
+        for part in published(grid.name).drop(columns=["data", "mean"]).to_dict("records"):
             quoted = name == "table-orig-arch" and part["network"] == "original"
-            assert quoted or any(part.items() <= cell.items() for cell in table.cells()), part
-        for claim in table.claims:
-            assert all(
-                any(side.items() <= cell.items() for cell in table.cells())
-                for side in (claim.better, claim.than)
-            ), claim
+            assert quoted or any(part.items() <= cell for cell in cells), part
+        for claim in grid.claims.values():
+            assert all(any(side.items() <= cell for cell in cells) for side in claim.sides()), claim
 
 
 @pytest.mark.parametrize(
-    ("name", "claim", "verdict"),
+    ("name", "number", "verdict"),
     [
         ("table-scanobjnn", 0, "holds (5 of 5)"),  # 85.7 against 23.3, ...
         ("table-scanobjnn", 4, "holds (15 of 20)"),
@@ -94,38 +93,28 @@ def test_what_the_paper_says_has_a_cell(name, folder, tmp_path):
         ("pointconv-architecture", 1, "holds (1 of 1)"),
     ],
 )
-def test_claims_on_the_paper_s_own_numbers(name, claim, verdict, tmp_path):
-    (table,) = tables_of(name, Options(tmp_path))
-    assert table.claims[claim].check(as_summaries(table.paper)) == verdict
+def test_claims_on_the_paper_s_own_numbers(name, number, verdict, tmp_path):
+    (grid,) = grids_of(name, Options(tmp_path))
+    assert [*grid.claims.values()][number].check(published(name)) == verdict
 
 
 @pytest.mark.parametrize("preset", ["laptop", "paper"])
 def test_no_transfer_from_the_same_data(preset, folder, tmp_path):
-    options = Options(tmp_path, folder, preset)
     family = {"ModelNet10": "modelnet40", "ModelNet40": "modelnet40", "Shapes": "synthetic"}
     for name in TABLES:
-        for table in tables_of(name, options):
-            for cell in table.cells():
-                config = table.config(cell)
-                if config.init.method == "transfer":
-                    assert family.get(cell["data"]) != config.init.table
-                    assert config.init.table in shipped() or cell["source"] != cell["data"]
+        for grid in grids_of(name, Options(tmp_path, folder, preset)):
+            for cell in grid.cells():
+                settings = grid.settings(cell)
+                if settings.get("init.method") == "transfer":
+                    assert family.get(cell["data"]) != settings["init.table"]
+                    assert settings["init.table"] in shipped() or cell["source"] != cell["data"]
 
 
 def test_without_data_the_built_in_ones_serve(tmp_path):
-    names = {
-        scenario.name
-        for name in TABLES
-        for table in tables_of(name, Options(tmp_path))
-        for scenario in table.scenarios
-    }
-    assert names == {"Shapes", "Rooms"}
+    grids = [grid for name in TABLES for grid in grids_of(name, Options(tmp_path))]
+    assert {scenario.name for grid in grids for scenario in grid.scenarios} == {"Shapes", "Rooms"}
     with pytest.raises(ValueError, match="give their folder by --data"):
-        tables_of("table-class", Options(tmp_path, preset="paper"))
-
-
-def test_the_methods_of_the_paper_s_tables():
-    assert PAPER_METHODS == ("PCCNN", "KPConvN", "MCConv", "PointConv", "SPHConv")
+        grids_of("table-class", Options(tmp_path, preset="paper"))
 
 
 def write_tile(folder, points=4000):
@@ -140,8 +129,7 @@ def write_tile(folder, points=4000):
 
 def test_the_tile_is_split_by_position(tmp_path):
     write_tile(tmp_path)
-    scenario = scenarios.aerial(Options(tmp_path, tmp_path))
-    data = scenario.load(None)
+    data = scenarios.aerial(Options(tmp_path, tmp_path)).load(None)
     (train,), (test,) = list(data.train), list(data.test)
     assert train.points[:, 0].max() < test.points[:, 0].min()
     assert abs(len(train) - len(test)) <= 2  # the lower median is in the east
@@ -153,156 +141,113 @@ def test_the_tile_is_split_by_position(tmp_path):
 def test_validation_data_are_no_test_data(make, tmp_path):
     write_tile(tmp_path)
     scenario = make(Options(tmp_path, tmp_path))
-    load_small = {"data": {**scenario.settings["data"]}}
-    if scenario.name == "Shapes":
-        load_small["data"] |= {"train_size": 20, "test_size": 10}
-    config = load_config(scenario.settings, load_small)
+    few = {"data.train_size": 20, "data.test_size": 10} if scenario.name == "Shapes" else {}
+    config = configuration({**scenario.settings, **few})
     whole, parted = scenario.load(config), scenarios.with_validation(scenario).load(config)
-    rows = [{tuple(p) for s in part for p in s.points.tolist()} for part in (parted.train, parted.test)]
-    every = {tuple(p) for s in whole.train for p in s.points.tolist()}
-    tested = {tuple(p) for s in whole.test for p in s.points.tolist()}
-    assert rows[0] | rows[1] == every
-    assert not rows[0] & rows[1]
-    assert not rows[1] & tested
-    assert 0.15 < len(rows[1]) / len(every) < 0.25
-
-
-SMALL = {
-    "data": {"train_size": 8, "test_size": 4, "num_points": 64, "drop_last": True},
-    "model": {"channels": [4, 8], "head": 8, "radii": [0.3, 0.6]},
-    "init": {"batches": 2},
-    "optimizer": {"rate": 0.005, "milestones": []},
-    "epochs": 1,
-}
-
-
-def test_a_table_from_the_command_to_the_report(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(scenarios, "LAPTOP", SMALL)
-    monkeypatch.setattr(
-        scenarios,
-        "shapes",
-        lambda options: scenarios.Scenario(
-            "Shapes", "few shapes", {**SMALL, "data": {**SMALL["data"], "name": "shapes"}}, "modelnet40"
-        ),
+    train, rest, every, tested = (
+        {tuple(point) for sample in part for point in sample.points.tolist()}
+        for part in (parted.train, parted.test, whole.train, whole.test)
     )
-    command = ["reproduce", "table-scanobjnn", "--output", str(tmp_path), "--synthetic", "--only"]
-    chosen = ["method=MCConv", "batch=2", "seed=0"]
+    assert train | rest == every
+    assert not train & rest
+    assert not rest & tested
+    assert 0.15 < len(rest) / len(every) < 0.25
+
+
+FEW = scenarios.Scenario(
+    "Shapes",
+    "few shapes",
+    {
+        **{"data.name": "shapes", "data.train_size": 8, "data.test_size": 4, "data.num_points": 64},
+        **{"model.channels": [4, 8], "model.head": 8, "model.radii": [0.3, 0.6], "init.batches": 2},
+        **{"epochs": 1, "data.drop_last": True},
+    },
+    "modelnet40",
+    resumable=True,
+)
+
+
+def test_a_long_table_from_the_command_to_the_report(tmp_path, monkeypatch):
+    """Each column is trained; a cell keeps checkpoints in a folder of its own; its line is written once."""
+    monkeypatch.setattr("experiments.table_kpconv.many_classes", lambda options: FEW)
+    command = ["table-kpconv", "--output", str(tmp_path)]
+    chosen = ["--only", "method=KPConv", "batch=2", "seed=0"]
     assert main([*command, *chosen]) == 0
-    records = Store(tmp_path / "table-scanobjnn.jsonl").read()
-    assert [r["cell"]["column"] for r in records] == [
-        *("direct", "GN", "BN", "standard", "Xavier", "BN, not in the head", "LSUV", "norm-free"),
-        "direct + BN, not in the head",
-    ]
-    for record in records:
-        assert 0 <= record["result"]["accuracy"] <= 1
-        assert len(record["result"]["history"]) == 1
+    lines = (tmp_path / "table-kpconv.jsonl").read_text()
+    records = [json.loads(line) for line in lines.splitlines()]
+    columns = ["direct", "BN", "BN, not in the head", "LSUV", "norm-free"]
+    assert [record["cell"]["column"] for record in records] == columns
+    for record, column in zip(records, columns, strict=True):
+        run = tmp_path / "table-kpconv" / f"Shapes-2-KPConv-{column}-0"
+        assert (
+            record["result"]["accuracy"]
+            == json.loads((run / "summary.json").read_text())["metrics"]["accuracy"]
+        )
         assert {"cpu", "cores", "threads"} == set(record["hardware"])
-    first = (tmp_path / "table-scanobjnn.jsonl").read_bytes()
+        assert (run / "last.ckpt").exists()
     assert main([*command, *chosen]) == 0  # nothing is left to do
-    assert main(["reproduce", "table-scanobjnn", "--output", str(tmp_path), "--synthetic", "--report"]) == 0
-    assert (tmp_path / "table-scanobjnn.jsonl").read_bytes() == first
-    page = (tmp_path / "table-scanobjnn.html").read_text()
-    assert "few shapes" in page
-    assert "[86.3]" in page
+    assert main([*command, "--report"]) == 0
+    assert (tmp_path / "table-kpconv.jsonl").read_text() == lines
+    shown = " | ".join(f"{100 * record['result']['accuracy']:.1f} (1/3)" for record in records)
+    shown = shown.replace("(1/3)", "(1/3) [4.1]", 1).replace("(1/3) |", "(1/3) [21.4] |", 1)
+    assert f"| KPConv | {shown} |" in (tmp_path / "table-kpconv.md").read_text()
+    assert "few shapes" in (tmp_path / "table-kpconv.html").read_text()
 
 
-def test_a_table_to_transfer_from_is_whole_or_not_there(tmp_path, monkeypatch):
+def test_a_table_to_transfer_from_is_made_once(tmp_path, monkeypatch):
     for name, value in {"CLOUDS": 2, "DEPTH": 2, "CHANNELS": 4, "PAPER_METHODS": ("KPConvN",)}.items():
         monkeypatch.setattr(table_transfer, name, value)
-    settings = {**SMALL, "data": {**SMALL["data"], "name": "shapes"}}
-    few = scenarios.Scenario("Shapes", "few shapes", settings, "modelnet40")
     path = tmp_path / "table-transfer" / "Shapes.json"
-
-    def killed(self, file):
-        file.write_text('{"name"')
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transfer.Table, "save", killed)
-        with pytest.raises(KeyboardInterrupt):
-            table_transfer.make_table(few, path)
-    assert not path.exists()
-    table_transfer.make_table(few, path)
+    table_transfer.make_table(FEW, path)
+    made = path.stat().st_mtime_ns
     assert len(json.loads(path.read_text())["z"]["KPConvN"]) == 2
-    report = pv.transfer_init(pv.KPConvN(3, 4), str(path))
-    assert len(report.layers) == 1
-
-
-def test_paper_cells_resume_from_their_own_folder(tmp_path, monkeypatch):
-    """A long training keeps checkpoints by cell; when it is done, its record is written once."""
-    settings = {**SMALL, "data": {**SMALL["data"], "name": "shapes"}}
-    long = scenarios.Scenario("Shapes", "few shapes", settings, "modelnet40", resumable=True)
-    monkeypatch.setattr("pointvar.experiments.table_kpconv.many_classes", lambda options: long)
-    command = ["reproduce", "table-kpconv", "--output", str(tmp_path), "--only", "seed=0", "batch=2"]
-    assert main([*command, "column=direct", "method=KPConv"]) == 0
-    (run,) = (tmp_path / "table-kpconv").iterdir()
-    assert run.name == "Shapes-2-KPConv-direct-0"
-    assert (run / "last.ckpt").exists()
+    assert len(pv.transfer_init(pv.KPConvN(3, 4), str(path)).layers) == 1
+    table_transfer.make_table(FEW, path)
+    assert path.stat().st_mtime_ns == made
 
 
 @pytest.mark.parametrize(
     ("name", "only"),
     [
-        ("table-depth", {"depth": 10, "method": "KPConvN"}),
-        ("table-third-party", {"depth": 5}),
-        ("pointconv-architecture", {}),
+        ("table-depth", {"depth": 10, "method": "KPConvN", "column": "unit + direct + AGC"}),
+        ("table-third-party", {"depth": 5, "column": "variance_init"}),
+        ("pointconv-architecture", {"batch": 1, "column": "direct"}),
         ("table-orig-arch", {"network": "original"}),
-        ("init-time", {"method": "MCConv"}),
+        ("init-time", {"method": "MCConv", "measured": "direct", "data": "Shapes"}),
+        ("init-time", {"method": "MCConv", "measured": "epoch", "data": "AHN3"}),
     ],
 )
-def test_networks_and_measures_of_their_own_run(name, only, tmp_path, monkeypatch):
+def test_networks_and_measures_of_their_own_run(name, only, tmp_path):
     if name == "table-third-party":
         pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
     write_tile(tmp_path)
-    (table,) = tables_of(name, Options(tmp_path, tmp_path))
-    kinds = {}
-    for cell in table.cells():
-        if only.items() <= cell.items():
-            key = tuple(v for k, v in cell.items() if k in ("data", "column", "layer", "measured"))
-            kinds.setdefault(key, cell)
-    loaded = {}
-    for cell in kinds.values():
-        scenario, config = table.scenario(cell), table.config(cell)
-        if scenario.name not in loaded:
-            config.data.train_size, config.data.test_size, config.data.num_points = 4, 2, 64
-            loaded[scenario.name] = scenario.load(config)
-        config.epochs, config.data.crops, config.init.batches, config.data.batch_size = 1, 2, 1, 2
-        config.data.radius, config.data.context, config.evaluate_every = 15, 20, 1
-        data = loaded[scenario.name]
-        model = table.model(config, data, cell, grid_generator())
-        result = table.run(config, data, cell, model)
-        assert result["diverged"] is None or isinstance(result["diverged"], str)
-        assert result[table.measure or scenario.metric] is not None
-
-
-def grid_generator():
-    import torch
-
-    return torch.Generator().manual_seed(0)
-
-
-def test_columns_make_the_networks_they_name(tmp_path):
-    (table,) = tables_of("table-scanobjnn", Options(tmp_path))
-    found = {}
-    for cell in table.cells()[: len(table.axes["column"])]:
-        config = table.config(cell)
-        config.data.train_size, config.data.test_size = 2, 2
-        model = build_model(config.model, load_data(config.data))
-        found[cell["column"]] = sorted(
-            {type(m).__name__ for m in model.modules() if "Norm1d" in type(m).__name__}
-        )
-        if cell["column"] == "BN, not in the head":
-            assert not any("Norm1d" in type(m).__name__ for m in model.head.modules())
-    assert found["direct"] == found["norm-free"] == []
-    assert found["BN"]
+    (grid,) = grids_of(name, Options(tmp_path, tmp_path))
+    cells = [cell for cell in grid.cells() if only.items() <= cell.items() and cell["seed"] == 0]
+    scenario = grid.scenario(cells[0])
+    small = {
+        **{"data.train_size": 4, "data.test_size": 2, "data.num_points": 64, "data.batch_size": 2},
+        **{"epochs": 1, "evaluate_every": 1, "init.batches": 1, "data.crops": 2},
+        **{"data.radius": 15.0, "data.context": 20.0},
+    }
+    data = None
+    for cell in cells:
+        config = configuration({**grid.settings(cell), **small})
+        data = data or scenario.load(config)
+        result = grid.run(config, data, cell, grid.model(config, data, cell, weights_generator(0)))
+        assert result["diverged"] is None
+        assert result["history"][0]["train_loss"] > 0
+        assert 0 <= result["accuracy"] <= 1
+        if name == "init-time":
+            assert result["shown"] == result["seconds" if cell["measured"] == "epoch" else "init_seconds"] > 0
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_committed_results_are_of_the_recipes_as_they_are(name, folder):
-    """`make experiments` goes on from them: a new setting must not make what was run count no more."""
-    results = Path(__file__).parents[2] / "results"
-    for table in tables_of(name, Options(results, folder, report=True)):
-        store = Store(results / f"{table.name}.jsonl")
-        same, changed = store.done(table)
+    """`make experiments` goes on from them: a new setting must not make what was run count no more. And what
+    is said about them is what the code says of them."""
+    for grid in grids_of(name, Options(RESULTS, folder)):
+        store = Store(RESULTS / f"{grid.name}.jsonl")
+        same, changed = grid.done(store)
         assert changed == 0
         assert len(same) == len({json.dumps(record["cell"]) for record in store.read()})
+        assert markdown.markdown(grid, same) == (RESULTS / f"{grid.name}.md").read_text("utf8")

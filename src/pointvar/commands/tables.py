@@ -1,23 +1,33 @@
 """Measures z by method and depth on a plain network, for `transfer_init`, and writes it as JSON.
 
-The clouds are ModelNet40's, where they are, or the built-in shapes, thinned by Poisson disk sampling.
+The clouds are the built-in shapes, or ModelNet40's, thinned by Poisson disk sampling.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pointvar import __version__
-from pointvar.experiments.options import data_folder
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pointvar import Neighborhood
+
+POISSON, REACH, NEIGHBORS = 0.1, 3.0, 16
+SOURCES = {"modelnet40": "ModelNet40", "shapes": "synthetic shapes"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="the table to write, a .json file")
+    parser.add_argument("--source", choices=SOURCES, default="shapes", help="clouds (shapes)")
     parser.add_argument(
-        "--source", choices=("modelnet40", "shapes"), default="shapes", help="clouds (shapes)"
+        "--data",
+        type=Path,
+        default=os.environ.get("POINTVAR_DATA") or None,
+        help="folder with modelnet40_small.npz ($POINTVAR_DATA)",
     )
-    parser.add_argument("--data", type=Path, default=data_folder(), help="folder with real data")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all ten")
     parser.add_argument("--depth", type=int, default=25, help="layers (25)")
     parser.add_argument("--channels", type=int, default=64, help="of every layer (64)")
@@ -34,20 +44,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from torch import nn
 
-    from pointvar.experiments.clouds import surface_clouds, thinned
+    from pointvar import __version__
     from pointvar.init import compute_table
     from pointvar.methods import METHODS
     from pointvar.progress import track
 
     if arguments.output.suffix != ".json":
         raise ValueError(f"a table is a .json file, got {arguments.output}")
-    clouds = surface_clouds(arguments.data, arguments.clouds, arguments.source)
-    batch = thinned(
-        clouds.samples, arguments.seed, arguments.radius, arguments.reach, arguments.max_neighbors
+    file = None if arguments.source == "shapes" else Path(arguments.data or ".", "modelnet40_small.npz")
+    features, hood = surface_batch(
+        arguments.clouds, file, arguments.radius, arguments.reach, arguments.max_neighbors, arguments.seed
     )
     table = compute_table(
         arguments.output.stem,
-        [batch],
+        [(features, hood)],
         arguments.methods or list(METHODS),
         depth=arguments.depth,
         channels=arguments.channels,
@@ -58,10 +68,10 @@ def run(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         progress=lambda rows: track(rows, "tables"),
         provenance={
-            "data": clouds.name,
-            "clouds": len(clouds.samples),
-            "points": batch[1].queries.num_points,
-            "neighbours": round(batch[1].num_edges / max(batch[1].queries.num_points, 1), 2),
+            "data": SOURCES[arguments.source],
+            "clouds": arguments.clouds,
+            "points": hood.queries.num_points,
+            "neighbours": round(hood.num_edges / max(hood.queries.num_points, 1), 2),
             "radius": f"Poisson disk {arguments.radius}, receptive field {arguments.reach} times that",
             "features": "normals",
             "version": __version__,
@@ -69,3 +79,36 @@ def run(arguments: argparse.Namespace) -> None:
     )
     table.save(arguments.output)
     print(table)
+
+
+def surface_batch(
+    count: int,
+    modelnet: Path | None = None,
+    radius: float = POISSON,
+    reach: float = REACH,
+    max_neighbors: int | None = NEIGHBORS,
+    seed: int = 0,
+) -> tuple[Tensor, Neighborhood]:
+    """Normals and the neighbourhood of clouds of many classes: built-in shapes, or those of an npz file."""
+    import numpy as np
+    import torch
+
+    from pointvar import Hierarchy, PointCloud
+    from pointvar.data import Shapes
+
+    if modelnet is None:
+        shapes = Shapes(count, normals=True)
+        pairs = [(sample.points, sample.features) for sample in (shapes[i] for i in range(count))]
+    else:
+        if not modelnet.is_file():
+            raise ValueError(
+                f"ModelNet40 is not there: {modelnet}; give the folder of {modelnet.name} by --data"
+            )
+        with np.load(modelnet) as arrays:
+            order = np.random.default_rng(0).permutation(len(arrays["train_label"]))[:count]
+            points = torch.from_numpy(arrays["train_points"][order].astype(np.float32))
+            normals = torch.from_numpy(arrays["train_normals_i8"][order].astype(np.float32) / 127)
+        pairs = list(zip(points, normals, strict=True))
+    cloud = PointCloud.from_list([points for points, _ in pairs])
+    levels = Hierarchy(cloud, [radius], reach, max_neighbors, torch.Generator().manual_seed(seed))
+    return torch.cat([features for _, features in pairs])[levels.kept[0]], levels.within(0)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pointvar.atomic import write_atomically
 from pointvar.convolution import PointConvolution
 from pointvar.geometry import Neighborhood
 from pointvar.init.baselines import by_rule
@@ -81,7 +82,7 @@ class Table:
 
     def save(self, path: str | Path) -> None:
         """Writes the table as JSON."""
-        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n", "utf8")
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
 
     def __str__(self) -> str:
         depth = max(map(len, self.z.values()), default=0)

@@ -8,7 +8,6 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from pointvar.data.formats import FORMATS, read_points
-from pointvar.experiments import EXPERIMENTS
 from pointvar.report.markdown import show_markdown
 from pointvar.report.numbers import show_json, show_rows
 from pointvar.report.page import IMAGES, Report
@@ -70,9 +69,6 @@ class _Group:
 
     def show(self, report: Report) -> None:
         report.section(self.name)
-        known = next((text for name, text in EXPERIMENTS.items() if self.name.startswith(name)), None)
-        if known is not None:
-            report.text(f"{known[0].upper()}{known[1:]}.")
         pictures = {path.suffix.lower(): path for path in self.files if path.suffix.lower() in IMAGES}
         if pictures:
             report.image(next(pictures[suffix] for suffix in IMAGES if suffix in pictures))
@@ -127,7 +123,10 @@ def _common(path: Path, paths: Sequence[Path]) -> str:
 def _show_table(report: Report, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix == ".json":
-        show_json(report, read_json(path))
+        content = read_json(path)
+        if isinstance(content, dict) and isinstance(content.get("caption"), str):
+            report.text(content.pop("caption"))  # what a figure shows
+        show_json(report, content)
     else:
         show_rows(report, read_csv(path) if suffix == ".csv" else read_lines(path))
 
