@@ -12,7 +12,6 @@ from pointvar.experiments.grid import Cell, Table
 from pointvar.experiments.store import Store
 from pointvar.progress import span
 from pointvar.report import Report as Page
-from pointvar.report.markdown import show_markdown
 from pointvar.train import Config
 
 MARK = "-"
@@ -49,7 +48,7 @@ class Report:
 
     def html(self) -> str:
         page = Page(self.title)
-        show_markdown(page, self.markdown())
+        page.markdown(self.markdown())
         return page.html()
 
 
