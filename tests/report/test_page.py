@@ -308,7 +308,7 @@ class TestCloud:
             torch.rand(50, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 30 + 1e6
         )
         data = self.payload(points, values={"index": torch.arange(50)})
-        found = self.unpack(data["positions"], "<u2").reshape(50, 3) / 65535 * data["size"] + data["low"]
+        found = self.unpack(data["positions"], "<i2").reshape(50, 3) / 65534 * data["size"] + data["middle"]
         order = np.rint(self.unpack(data["layers"][0]["data"], np.uint8) / 255 * 49).astype(int)
         assert sorted(order) == list(range(50))
         np.testing.assert_allclose(found[:, :dim], points[order], atol=data["size"] / 65535)
@@ -345,7 +345,7 @@ class TestCloud:
         report.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
         page = read(report)
         assert "100 of 1,000 points, chosen at random" in " ".join(page.words)
-        assert len(self.unpack(page.data[0]["positions"], "<u2")) == 300
+        assert len(self.unpack(page.data[0]["positions"], "<i2")) == 300
         other = Report("t")
         other.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
         assert read(other).data == page.data

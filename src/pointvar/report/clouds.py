@@ -55,16 +55,17 @@ def cloud(
     # In random order the first points show the whole cloud: a slow viewer draws fewer while it turns.
     random = torch.Generator().manual_seed(0) if generator is None else generator
     order = torch.randperm(total, generator=random)[:max_points].numpy()
-    low, high = array.min(0), array.max(0)
-    size = float((high - low).max()) or 1.0
-    steps = np.zeros((len(order), 3))
-    steps[:, : array.shape[1]] = (array[order] - low) / size * 65535
+    space = np.zeros((total, 3))
+    space[:, : array.shape[1]] = array
+    middle, extent = (space.max(0) + space.min(0)) / 2, np.ptp(space, axis=0)
+    size = float(extent.max()) or 1.0
     return {
         "count": len(order),
         "total": total,
-        "low": [*map(float, low), *[0.0] * (3 - len(low))],
+        "middle": middle.tolist(),
         "size": size,
-        "positions": _base64(steps.round().astype("<u2")),
+        "radius": float(np.linalg.norm(extent)) / 2 / size or 0.5,
+        "positions": _base64(((space[order] - middle) / size * 65534).round().astype("<i2")),
         "layers": [{**layer, "data": _base64(layer["data"][order])} for layer in layers],
     }
 

@@ -45,18 +45,31 @@ def read(path: Path) -> Any:
     return text
 
 
-def show(report: Report, content: Any) -> None:
+def show(report: Report, content: Any, title: str = "") -> None:
     """An initialisation, variances by layer, rows, a grid of runs, or whatever a file of results holds."""
-    if isinstance(content, Mapping) and {"layers", "left_alone", "method"} <= content.keys():
-        show_init(report, content)
-    elif isinstance(content, Mapping) and {"layers", "verdict"} <= content.keys():
-        _show_variance(report, content)
-    elif isinstance(content, list) and all(isinstance(row, Mapping) for row in content):
-        _show_rows(report, content)
-    elif isinstance(content, Mapping):
-        _show_mapping(report, content)
+    named = content if isinstance(content, Mapping) else {}
+    items = list(named.values()) or (content if isinstance(content, list) else [])
+    if {"layers", "left_alone", "method"} <= named.keys():
+        show_init(report, named)
+    elif {"layers", "verdict"} <= named.keys():
+        _show_variance(report, named)
+    elif named and (not title or (all(map(_is_curves, items)) and any(map(_along, items)))):
+        _show_mapping(report, named, title)
+    elif _is_curve(content):
+        report.curves({title: content}, title=title, log=None)
+    elif _is_curves(named):
+        _show_curves(report, named, title)
+    elif named and all(map(_is_curves, items)):
+        report.heading(title)
+        report.panels(named, log=None)
+    elif items and all(_is_row(item) if named else isinstance(item, Mapping) for item in items):
+        _show_rows(report, _rows(named) or items, title)
+    elif named:
+        _show_mapping(report, named, title)
+    elif content == []:
+        report.text(f"{title}: no rows." if title else "No rows.")
     else:
-        _show_value(report, "values", content)
+        report.code(json.dumps(content, indent=1, ensure_ascii=False), title or "values")
 
 
 def show_init(report: Report, init: Row) -> None:
@@ -84,22 +97,20 @@ def _show_variance(report: Report, variance: Row) -> None:
     report.table(_told(layers, VARIANCES))
 
 
-def _show_rows(report: Report, rows: Sequence[Row]) -> None:
+def _show_rows(report: Report, rows: Sequence[Row], title: str) -> None:
     """Rows of a record or of a grid: curves if they go along epochs, steps or layers, and a table."""
-    if not rows:
-        report.text("No rows.")
-    elif all(isinstance(row.get(key), Mapping) for row in rows for key in ("cell", "result")):
+    if all(isinstance(row.get(key), Mapping) for row in rows for key in ("cell", "result")):
         _show_grid(report, rows)
-    else:
-        flat = [_flat(row) for row in rows]
-        found = columns(flat, {key: key for row in flat for key in row})
-        along = next((name for name in ALONG if _ascends(found.get(name, []))), None)
-        curves = {
-            name: {name: values} for name, values in found.items() if _is_curve(values, 2) and name != along
-        }
-        if along and curves:
-            report.panels(curves, found[along], xlabel=along)
-        report.table(flat)
+        return
+    flat = [_flat(row) for row in rows]
+    found = columns(flat, {key: key for row in flat for key in row})
+    along = next((name for name in ALONG if _ascends(found.get(name, []))), None)
+    curves = {
+        name: {name: values} for name, values in found.items() if _is_curve(values, 2) and name != along
+    }
+    if along and curves:
+        report.panels(curves, found[along], xlabel=along)
+    report.table(flat, title=title)
 
 
 def _show_grid(report: Report, rows: Sequence[Row]) -> None:
@@ -115,9 +126,9 @@ def _show_grid(report: Report, rows: Sequence[Row]) -> None:
     for record in records:
         cell, result = record["cell"], record["result"]
         groups.setdefault(json.dumps({k: v for k, v in cell.items() if k != "seed"}), []).append(result)
-        single = {SCORES.get(k, k.replace("_", " ")): v for k, v in result.items() if _is_single(v)}
         history = columns(result.get("history") or [], {"accuracy": "accuracy by epoch"})
-        runs.append({**cell, **single, **history})
+        single = {k: v for k, v in result.items() if _is_single(v)}
+        runs.append({**cell, **{SCORES.get(k, k.replace("_", " ")): v for k, v in single.items()}, **history})
     means = [{**json.loads(kind), **_mean(results)} for kind, results in groups.items()]
     report.table(means, title="Mean over the seeds")
     report.table(runs, title="Every run")
@@ -131,49 +142,34 @@ def _mean(results: Sequence[Row]) -> dict[str, Any]:
     return {**row, "diverged": sum(bool(result.get("diverged")) for result in results)}
 
 
-def _show_mapping(report: Report, content: Row) -> None:
-    """Single values first; curves over a common column, and rows of the same names, together."""
+def _show_mapping(report: Report, content: Row, title: str) -> None:
+    """Single values first; then curves over a common column, and rows of the same names, together."""
+    if title:
+        report.heading(title)
     facts = {key: value for key, value in content.items() if _is_single(value)}
+    curves = {key: value for key, value in content.items() if _is_curve(value)}
+    rows = {k: v for k, v in content.items() if _is_row(v) and all(map(_is_single, v.values()))}
+    curves = curves if _along(curves) else {}
+    rows = rows if len(rows) > 1 and len(set(map(tuple, rows.values()))) == 1 else {}
     if facts:
         report.facts(facts)
-    curves = {key: value for key, value in content.items() if _is_curve(value)}
-    rows = {
-        k: v for k, v in content.items() if isinstance(v, Mapping) and v and all(map(_is_single, v.values()))
-    }
-    alike = len(rows) > 1 and len(set(map(tuple, rows.values()))) == 1
-    groups = [curves] * (_along(curves) is not None) + [rows] * alike
-    for group in groups:
-        _show_value(report, "", group)
-    for key, value in content.items():
-        if not any(key in group for group in (facts, *groups)):
-            _show_value(report, key, value)
+    if curves:
+        _show_curves(report, curves, "")
+    if rows:
+        _show_rows(report, _rows(rows), "")
+    for key in content:
+        if key not in {**facts, **curves, **rows}:
+            show(report, content[key], key.replace("_", " "))
 
 
-def _show_value(report: Report, name: str, value: Any) -> None:
-    title = name.replace("_", " ")
-    named = value if isinstance(value, Mapping) else {}
-    items = list(named.values()) or (value if isinstance(value, list) else [])
-    if _is_curve(value):
-        report.curves({title: value}, title=title, log=None)
-    elif _is_curves(named):
-        along = _along(named)
-        curves = {key: item for key, item in named.items() if key != along}
-        report.curves(curves, named.get(along or ""), title=title, xlabel=along or "", log=None)
-    elif named and all(map(_is_curves, items)):
-        report.heading(title)
-        if any(map(_along, items)):
-            for key, item in named.items():
-                _show_value(report, key, item)
-        else:
-            report.panels(named, log=None)
-    elif items and all(map(_is_row, items)):
-        keys = [{"": key} for key in named] or [{}] * len(items)
-        report.table([{**key, **_flat(item)} for key, item in zip(keys, items, strict=True)], title=title)
-    elif named:
-        report.heading(title)
-        _show_mapping(report, named)
-    else:
-        report.code(json.dumps(value, indent=1, ensure_ascii=False), title)
+def _show_curves(report: Report, curves: Row, title: str) -> None:
+    along = _along(curves) or ""
+    rest = {name: values for name, values in curves.items() if name != along}
+    report.curves(rest, curves.get(along), title=title, xlabel=along, log=None)
+
+
+def _rows(named: Row) -> list[Row]:
+    return [{"": name, **row} for name, row in named.items()]
 
 
 def columns(rows: Sequence[Row], names: Mapping[str, str]) -> dict[str, list[Any]]:

@@ -10,12 +10,9 @@ const packed = (r, g, b) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 class View {
   constructor(figure) {
     const given = data(figure), stage = figure.querySelector(".stage");
-    Object.assign(this, { given, count: given.count, canvas: figure.querySelector("canvas"), part: 1 });
-    const steps = new Uint16Array(bytes(given.positions).buffer);
-    this.middle = [0, 0, 0];
-    steps.forEach((v, i) => { this.middle[i % 3] = Math.max(this.middle[i % 3], v / 131070); });
-    this.points = Float32Array.from(steps, (v, i) => v / 65535 - this.middle[i % 3]);
-    this.radius = Math.hypot(...this.middle) || 0.5;
+    const [canvas, hint, tip] = stage.querySelectorAll("canvas, .hint, .tip");
+    Object.assign(this, { canvas, hint, tip, ...given, part: 1 });
+    this.points = Float32Array.from(new Int16Array(bytes(given.positions).buffer), (v) => v / 65534);
     this.layers = given.layers.map((layer) => ({ ...layer, data: bytes(layer.data), hidden: new Uint8Array(256) }));
     this.modes = [...figure.querySelectorAll(".modes button")];
     this.legends = [...figure.querySelectorAll(".legend")];
@@ -23,10 +20,6 @@ class View {
     this.legends.forEach((legend, i) => legend.querySelectorAll("button").forEach((button, c) => {
       button.addEventListener("click", () => { this.layers[i].hidden[c] = !toggle(button); this.draw(); });
     }));
-    const ways = matchMedia("(pointer: coarse)").matches ? "pinch to zoom" : "click and scroll to zoom, right drag to move, double click to reset";
-    this.hint = element(stage, "p", `drag to turn, ${ways}`, "hint");
-    this.tip = element(stage, "div", "", "tip");
-    this.tip.hidden = true;
     this.listen();
     this.reset();
     this.choose(0);
@@ -127,7 +120,7 @@ class View {
     const [u, v] = [event.clientX - box.left, event.clientY - box.top];
     const i = this.index?.[Math.floor(v * scale) * this.canvas.width + Math.floor(u * scale)] ?? -1;
     if (i < 0) return void (this.tip.hidden = true);
-    const place = this.given.low.map((low, c) => tell(low + (this.points[3 * i + c] + this.middle[c]) * this.given.size));
+    const place = this.middle.map((middle, c) => tell(middle + this.points[3 * i + c] * this.size));
     const known = this.layers.filter((layer) => layer.colors); // not the colours of the points themselves
     showTip(this.tip, [u, v], place.join(", "), known.map(({ name, names, data, low, high }) =>
       [name, names ? names[data[i]] : tell(low + (high - low) * data[i] / 255)]));
