@@ -60,15 +60,8 @@ def plain(value: float | None) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{MINUS}∞" if value < 0 else "∞"
     size = abs(value)
-    style = (
-        ","
-        if isinstance(value, int)
-        else ".4g"
-        if 1e-3 <= size < 1e4
-        else ",.0f"
-        if 1e4 <= size < 1e7
-        else ".3g"
-    )
+    style = ".4g" if 1e-3 <= size < 1e4 else ",.0f" if 1e4 <= size < 1e7 else ".3g"
+    style = "," if isinstance(value, int) else style
     mantissa, _, power = format(value, style).partition("e")
     digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     return mantissa.replace("-", MINUS) + (f"{TIMES}10{str(int(power)).translate(digits)}" if power else "")
@@ -85,9 +78,8 @@ def unwrapped(value: Any) -> Any:
 
 
 def _is_curve(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple)) and len(value) > 2 and all(v is None or is_number(v) for v in value)
-    )
+    several = isinstance(value, (list, tuple)) and len(value) > 2
+    return several and all(v is None or is_number(v) for v in value)
 
 
 def _style(values: Sequence[Any]) -> str | None:
