@@ -107,6 +107,7 @@ def write_results(folder: Path) -> Path:
         for m, by in draws.items()
     }
     numbers = {
+        "caption": "Of ten methods.",
         "clouds": "synthetic shapes",
         "channels": 64,
         "seeds": 5,

@@ -1,271 +1,292 @@
 """The page in a real browser: it loads in silence, clouds turn, tables sort, curves speak, light and dark."""
 
+import math
+
 import pytest
 import torch
-from browser import CHROMIUM, DRIVER, browser
+from test_page import PAYLOADS, everything
 
-from pointvar.data import Shapes
 from pointvar.report import Report
 
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM or not DRIVER, reason="needs Debian's chromium and chromium-driver"
-)
-
 CANVAS = "figure.cloud canvas"
-COLORS = """
-    const canvas = document.querySelector(arguments[0]);
+RESTS = (
+    "() => new Promise((r) => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(r)), 180))"
+)
+COUNT = """(canvas) => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-    const colors = new Map();
-    for (let i = 0; i < data.length; i += 4) if (data[i + 3]) {
-        const name = [data[i], data[i + 1], data[i + 2]].map((v) => v >> 5).join();
-        colors.set(name, (colors.get(name) ?? 0) + 1);
-    }
-    return Object.fromEntries(colors);
-"""
-
-
-@pytest.fixture(scope="module")
-def window():
-    with browser() as opened:
-        yield opened
-
-
-@pytest.fixture
-def desk(window, page):
-    """The page, freshly loaded on a desk, with its cloud in view."""
-    window.open(page)
-    window.run(
-        "localStorage.clear(); document.querySelector('figure.cloud').scrollIntoView({block: 'center'})"
-    )
-    window.settle()
-    window.complaints()
-    return window
+    let count = 0;
+    for (let i = 3; i < data.length; i += 4) count += data[i] > 0;
+    return count;
+}"""
+inf, nan = math.inf, math.nan
 
 
 def picture(window):
-    return window.run("return document.querySelector(arguments[0]).toDataURL()", CANVAS)
+    window.evaluate(RESTS)
+    return window.locator(CANVAS).evaluate("(canvas) => canvas.toDataURL()")
 
 
-def filled(window):
-    """Pixels that show a point, and how many colours they have."""
-    colors = window.run(COLORS, CANVAS)
-    return sum(colors.values()), len(colors)
+def filled(window, selector=CANVAS):
+    """How many pixels show a point."""
+    window.evaluate(RESTS)
+    return window.locator(selector).evaluate(COUNT)
+
+
+@pytest.fixture
+def desk(open_page, page):
+    """The page on a desk, with its cloud in view, and the middle of that."""
+    window = open_page(page)
+    window.locator(CANVAS).evaluate("(c) => c.scrollIntoView({block: 'center'})")
+    box = window.locator(CANVAS).bounding_box()
+    window.middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    return window
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_loads_in_silence_and_fits(window, page, width, height, dark):
-    window.complaints()
-    window.open(page, width, height, dark)
-    for selector in ("table", ".chart svg path", CANVAS):
-        window.show(selector)
-        box = window.run(
-            "const box = document.querySelector(arguments[0]).getBoundingClientRect();"
-            "return [box.width, box.height]",
-            selector,
-        )
-        assert max(box) > 40
-    assert window.complaints() == []
-    loaded = window.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-    assert [name for name in loaded if not name.startswith("data:")] == []
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_loads_and_fits(open_page, page, width, height, scheme):
+    window = open_page(page, width, height, color_scheme=scheme)
+    for selector in ("table", ".chart svg", CANVAS):
+        part = window.locator(selector).first
+        part.scroll_into_view_if_needed()
+        assert part.bounding_box()["height"] > 40
     # Wide tables scroll within themselves, so that the page does not.
-    assert window.run("return document.documentElement.scrollWidth") <= width
-    assert filled(window)[0] > 1000
+    assert window.evaluate("document.documentElement.scrollWidth") <= width
+    assert filled(window) > 1000
+    color = "getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"
+    dark = scheme == "dark"
+    assert (int(window.evaluate(color)) < 60) == dark
+    window.click("#theme")
+    assert (int(window.evaluate(color)) < 60) != dark
+    window.reload()  # it is remembered
+    assert (int(window.evaluate(color)) < 60) != dark
 
 
 def test_a_drag_turns_the_cloud_and_a_double_click_turns_it_back(desk):
     before = picture(desk)
-    desk.point(CANVAS, (0, 0), (60, 10), (120, 30), press=True)
-    turned = picture(desk)
-    assert turned != before
-    pixels, colors = filled(desk)
-    assert pixels > 1000
-    assert colors > 5
-    desk.run("document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('dblclick'))", CANVAS)
-    desk.settle()
+    x, y = desk.middle
+    desk.mouse.move(x, y)
+    desk.mouse.down()
+    desk.mouse.move(x + 120, y + 30, steps=3)
+    desk.mouse.up()
+    assert picture(desk) != before
+    desk.mouse.dblclick(x, y)
     assert picture(desk) == before
-    assert desk.complaints() == []
+    for key in ("ArrowLeft", "ArrowUp", "+"):
+        desk.locator(CANVAS).press(key)
+        assert picture(desk) != before
+        desk.locator(CANVAS).press("0")
+        assert picture(desk) == before
 
 
-def test_the_wheel_zooms_a_cloud_that_was_touched_and_scrolls_the_page_before(desk):
-    before, _ = filled(desk)
-    place = desk.run("return scrollY")
-    desk.wheel(CANVAS, -40)
-    assert desk.run("return scrollY") < place
-    assert filled(desk)[0] == before
-    desk.point(CANVAS, (0, 0), press=True)
-    place = desk.run("return scrollY")
-    desk.wheel(CANVAS, -40)
-    assert desk.run("return scrollY") == place
-    assert filled(desk)[0] > before
+def test_the_wheel_scrolls_the_page_until_the_cloud_was_touched(desk):
+    before, place = filled(desk), desk.evaluate("scrollY")
+    desk.mouse.move(*desk.middle)
+    desk.mouse.wheel(0, -40)
+    assert filled(desk) == before
+    assert desk.evaluate("scrollY") < place
+    place = desk.evaluate("scrollY")
+    desk.mouse.click(*desk.middle)
+    desk.mouse.wheel(0, -40)
+    assert filled(desk) > before
+    assert desk.evaluate("scrollY") == place
 
 
-def test_two_fingers_zoom(window, page):
-    window.open(page, 390, 844)
-    window.show("figure.cloud")
-    before, _ = filled(window)
-    x, y = window.run(
-        "const b = document.querySelector(arguments[0]).getBoundingClientRect();"
-        "return [b.left + b.width / 2, b.top + b.height / 2]",
-        CANVAS,
-    )
+def test_two_fingers_zoom(open_page, page):
+    window = open_page(page, 390, 844, has_touch=True)
+    window.locator(CANVAS).evaluate("(c) => c.scrollIntoView({block: 'center'})")
+    before, box = filled(window), window.locator(CANVAS).bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    developer = window.context.new_cdp_session(window)
     for kind, gap in (("touchStart", 30), ("touchMove", 45), ("touchMove", 60)):
         fingers = [{"x": x - gap, "y": y, "id": 0}, {"x": x + gap, "y": y, "id": 1}]
-        window.developer("Input.dispatchTouchEvent", type=kind, touchPoints=fingers)
-    window.developer("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-    window.settle()
-    assert filled(window)[0] > 1.2 * before
+        developer.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})
+    developer.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert filled(window) > 1.2 * before
 
 
-@pytest.mark.parametrize("key", ["ArrowLeft", "ArrowUp", "+"])
-def test_keys_turn_and_zoom_it_too(desk, key):
-    before = picture(desk)
-    event = "new KeyboardEvent('keydown', {key: arguments[1]})"
-    press = f"document.querySelector(arguments[0]).dispatchEvent({event})"
-    desk.run(press, CANVAS, key)
-    desk.settle()
-    assert picture(desk) != before
-
-
-def test_colours_by_labels_predictions_and_errors(desk):
-    names = desk.run("return [...document.querySelectorAll('.modes button')].map((b) => b.textContent)")
-    assert names == ["labels", "predictions", "errors", "colour"]
+def test_colours_hidden_classes_and_the_point_under_the_mouse(desk):
+    modes = desk.locator(".modes button")
+    assert modes.all_text_contents() == ["labels", "predictions", "errors", "colour"]
     pictures = set()
-    for number, name in enumerate(names, 1):
-        desk.click(f".modes button:nth-child({number})")
-        desk.settle()
+    for number, word in enumerate(("ceiling", "floor", "wrong", "")):
+        modes.nth(number).click()
         pictures.add(picture(desk))
-        legend = desk.run("return document.querySelector('.cloud .legend').textContent")
-        assert {"labels": "ceiling", "predictions": "floor", "errors": "wrong", "colour": ""}[name] in legend
+        assert word in (desk.locator(".cloud .legend:not([hidden])").text_content())
     assert len(pictures) == 4
+    modes.first.click()
+    before = filled(desk)
+    desk.locator(".cloud .legend:not([hidden]) button", has_text="ceiling").click()
+    assert filled(desk) != before
+    assert desk.locator(".cloud .legend [aria-pressed=false]").count() == 1
+    desk.locator(CANVAS).hover()
+    tip = desk.locator(".stage .tip")
+    assert tip.is_visible()
+    assert all(word in tip.text_content() for word in ("labels", "predictions", "errors"))
 
 
-def test_a_class_can_be_hidden(desk):
-    before, _ = filled(desk)
-    names = desk.run(
-        "return [...document.querySelectorAll('.cloud .legend button')].map((b) => b.firstChild.data)"
-    )
-    desk.click(f".cloud .legend button:nth-child({names.index('ceiling') + 1})")
-    desk.settle()
-    assert filled(desk)[0] != before
-    assert desk.run("return document.querySelectorAll('.cloud .legend [aria-pressed=false]').length") == 1
-
-
-def test_the_point_under_the_mouse_is_told(desk):
-    desk.point(CANVAS, (3, 3), (0, 0))
-    tip = desk.run("const t = document.querySelector('.stage .tip'); return t.hidden ? '' : t.textContent")
-    assert "labels" in tip
-    assert "predictions" in tip
-
-
-def test_one_point_is_where_it_should_be(window, tmp_path):
+def test_each_point_is_where_it_should_be(open_page, tmp_path):
     """Of three points, red, green and blue along the axes, each is drawn on its own side."""
     report = Report("Axes")
     points = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]])
     report.cloud(points, colors=torch.eye(3))
-    window.open(report.save(tmp_path / "axes.html"))
-    centres = window.run(
-        """
-        const canvas = document.querySelector("canvas"), sums = [[0, 0, 0], [0, 0, 0], [0, 0, 0]];
-        const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-        for (let i = 0; i < data.length; i += 4) for (let c = 0; c < 3; c++) if (data[i + c] > 60) {
-            const at = i / 4;
-            sums[c][0] += at % canvas.width; sums[c][1] += Math.floor(at / canvas.width); sums[c][2] += 1;
-        }
-        return sums.map(([x, y, n]) => [x / n / canvas.width, y / n / canvas.height]);
-        """
+    window = open_page(report.save(tmp_path / "axes.html"))
+    window.evaluate(RESTS)
+    (red_x, red_y), (green_x, green_y), (blue_x, blue_y) = window.locator(CANVAS).evaluate(
+        """(canvas) => {
+            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const sums = [[0, 0, 0], [0, 0, 0], [0, 0, 0]];
+            for (let i = 0; i < data.length; i += 4) for (let c = 0; c < 3; c++) if (data[i + c] > 60) {
+                const at = i / 4;
+                sums[c][0] += at % canvas.width; sums[c][1] += Math.floor(at / canvas.width); sums[c][2] += 1;
+            }
+            return sums.map(([x, y, n]) => [x / n / canvas.width, y / n / canvas.height]);
+        }"""
     )
-    (red_x, red_y), (green_x, green_y), (blue_x, blue_y) = centres
     assert blue_x < green_x < red_x
     assert green_y < min(red_y, blue_y)
 
 
-def test_many_points_are_drawn(window, tmp_path):
+def test_many_points_turn_and_a_page_holds_several_clouds(open_page, tmp_path):
+    generator = torch.Generator().manual_seed(0)
     report = Report("Many")
-    report.cloud(torch.rand(200_000, 3, generator=torch.Generator().manual_seed(0)))
-    window.complaints()
-    window.open(report.save(tmp_path / "many.html"))
-    before = picture(window)
-    window.point(CANVAS, (0, 0), (40, 0), (80, 0), press=True)
-    assert picture(window) != before
-    assert window.complaints() == []
+    for number in (200_000, 500):
+        report.cloud(torch.rand(number, 3, generator=generator), title=str(number))
+    window = open_page(report.save(tmp_path / "many.html"))
+    canvases = window.locator(CANVAS)
+    canvases.nth(1).scroll_into_view_if_needed()
+    window.evaluate(RESTS)
+    assert canvases.nth(1).evaluate(COUNT) > 500
+    before = canvases.first.evaluate(COUNT)
+    canvases.first.press("+")
+    window.evaluate(RESTS)
+    assert canvases.first.evaluate(COUNT) > before
 
 
-def test_shapes_with_made_up_predictions(window, tmp_path):
-    report = Report("Shapes")
-    shapes = Shapes(4)
-    for index in range(4):
-        sample = shapes[index]
-        predictions = (sample.points[:, 2] > 0).long()
-        report.cloud(
-            sample.points, torch.zeros(1024), predictions, classes=["low", "high"], title=sample.name
+def test_tables_sort_also_those_of_markdown(open_page, tmp_path):
+    report = Report("Tables")
+    report.table(
+        [{"name": n, "value": v} for n, v in (("b10", 1e-9), ("a", None), ("b9", 20000.0), ("c", -3.0))]
+    )
+    report.markdown(
+        "| name | value |\n|---|---:|\n| x | 9.5 ± 0.3 |\n| y | - |\n| z | 1,200 |\n| w | −11 |\n"
+    )
+    window = open_page(report.save(tmp_path / "tables.html"))
+    expected = [
+        (["b9", "b10", "c", "a"], ["a", "b9", "b10", "c"]),
+        (["z", "x", "w", "y"], ["w", "x", "y", "z"]),
+    ]
+    for table, (by_value, by_name) in zip(window.locator("table").all(), expected, strict=True):
+        first, names = table.locator("td:first-child"), table.locator("th button")
+        names.nth(1).click()
+        assert first.all_text_contents() == by_value
+        names.nth(1).click()
+        assert first.all_text_contents() == [*by_value[:3][::-1], by_value[3]]  # what is empty stays last
+        names.nth(0).click()
+        assert first.all_text_contents() == by_name
+        assert table.locator("th[aria-sort=ascending]").count() == 1
+
+
+class TestCurves:
+    @pytest.fixture
+    def drawn(self, open_page, tmp_path):
+        def draw(*charts):
+            """Per chart: pieces of lines as places in 0..1000, and labels of both axes."""
+            report = Report("Curves")
+            for series, options in charts:
+                report.curves(series, **options)
+            window = open_page(report.save(tmp_path / "curves.html"))
+            found = window.locator(".plot").evaluate_all(
+                """(plots) => plots.map((plot) => [
+                    [...plot.querySelectorAll("g")].map((g) => g.lastChild.getAttribute("d")),
+                    ...["x", "y"].map((name) => [...plot.querySelectorAll("." + name)].map((e) => e.innerText)),
+                    plot.querySelectorAll(".band").length])"""
+            )
+            return [([_pieces(path) for path in paths], *rest) for paths, *rest in found]
+
+        return draw
+
+    def test_lines_go_through_their_values(self, drawn):
+        charts = drawn(
+            ({"a": [0.0, 1.0, 4.0]}, {"x": [0, 5, 10], "limits": (0, 5)}),
+            ({"a": [1e-2, 1.0, 1e2]}, {"log": True, "limits": (1e-2, 1e2)}),
+            ({"a": [0.0, None, 2.0, nan, 4.0]}, {"x": [0, 1, 2, 3, 4], "limits": (0, 4)}),
+            ({"a": [1.0, inf, 0.0]}, {"log": True, "limits": (0.1, 10)}),
+            ({"a": [1.0, inf, 0.0]}, {"limits": (0, 1)}),
+            ({"a": [[1.0, 1.0], [100.0, 1.0]]}, {"log": True, "limits": (1, 100)}),
+            ({"a": [[1.0, 1.0], [100.0, 1.0]]}, {"limits": (1, 100)}),
         )
-    window.open(report.save(tmp_path / "shapes.html"))
-    for index in range(1, 5):
-        canvas = f"figure.cloud:nth-of-type({index}) canvas"
-        window.show(canvas)
-        assert sum(window.run(COLORS, canvas).values()) > 500
-    assert window.complaints() == []
+        lines = [paths[0] for paths, *_ in charts]
+        assert lines[0] == [[(0, 1000), (500, 800), (1000, 200)]]
+        assert lines[1] == [[(0, 1000), (500, 500), (1000, 0)]]
+        assert charts[1][2] == ["0.01", "0.1", "1", "10", "100"]
+        assert lines[2] == [[(0, 1000), (500, 500)], [(1000, 0)]]  # passed over, and broken
+        assert lines[3] == [[(0, 500), (500, 0), (1000, 1000)]]  # at the edge
+        assert lines[4] == [[(0, 0)], [(1000, 1000)]]
+        assert lines[5] == [[(0, 500), (1000, 1000)]]  # the geometric mean
+        assert lines[6] == [[(0, 500), (1000, 1000)]]
+        assert [bands for *_, bands in charts] == [0, 0, 0, 0, 0, 1, 1]
+
+    def test_axes_have_some_round_labels(self, drawn):
+        values = [[1, 2, 3], [1e-4, 90.0], [5, 5], [-3, 3], [0], [1e9, 3e9], [0.97, 0.99], list(range(25))]
+        empty = [{}, {"a": []}, {"a": [None, None]}, {"a": [nan]}]
+        charts = drawn(
+            *[({"a": v}, {"log": log}) for log in (False, True) for v in values],
+            ({"a": [1e-8, 1.0]}, {"log": None}),
+            *[(series, {}) for series in empty],
+        )
+        for _, across, up, _ in charts[: 2 * len(values)]:
+            assert 1 <= len(across) == len(set(across)) <= 9
+            assert 2 <= len(up) == len(set(up)) <= 9
+        assert charts[0][1] == ["1", "2", "3"]
+        assert charts[7][1] == ["1", "5", "10", "15", "20", "25"]
+        assert "10⁻⁶" in charts[2 * len(values)][2]
+        assert [paths for paths, *_ in charts[-4:]] == [[], [[]], [[]], [[]]]
+
+    def test_values_are_told_and_a_legend_hides_curves_of_all_its_panels(self, desk):
+        panels = desk.locator(".panels").first
+        plot, legend = panels.locator(".plot").first, panels.locator(".legend button")
+        plot.hover()
+        tip = plot.locator(".tip")
+        assert tip.text_content().startswith("epoch ")
+        assert "direct" in tip.text_content()
+        legend.first.click()
+        assert panels.locator("g[data-curve='0']:visible").count() == 0
+        assert panels.locator("g[data-curve='1']:visible").count() == panels.locator("svg").count() > 1
+        plot.hover()
+        assert "direct" not in tip.text_content()
+        legend.first.click()
+        assert panels.locator("g[data-curve='0']:visible").count() > 1
 
 
-def test_curves_tell_their_values(desk):
-    desk.point(".chart .plot", (-3, 0), (0, 0))
-    tip = desk.run("const t = document.querySelector('.chart .tip'); return t.hidden ? '' : t.textContent")
-    assert tip.startswith("epoch ")
-    assert "direct" in tip
-
-
-def test_a_legend_hides_curves_of_all_its_panels(desk):
-    desk.click(".panels > .legend button:first-child")
-    hidden = "return document.querySelector('.panels').querySelectorAll('svg [display=none]').length"
-    panels = desk.run("return document.querySelector('.panels').querySelectorAll('svg').length")
-    assert desk.run(hidden) == panels > 1
-    desk.click(".panels > .legend button:first-child")
-    assert desk.run(hidden) == 0
-
-
-def test_tables_sort(desk):
-    column = """
-        const tables = [...document.querySelectorAll("figure.table")];
-        const table = tables.find((figure) => figure.textContent.includes("by class"));
-        if (arguments[0]) table.querySelector("th:nth-child(2) button").click();
-        return [...table.querySelectorAll("td:nth-child(2)")].map((cell) => cell.textContent);
-    """
-    first = desk.run(column, False)
-    assert first[-1] == "–"
-    down, up = desk.run(column, True), desk.run(column, True)
-    assert down == [*sorted(first[:-1], reverse=True), "–"]
-    assert up == [*sorted(first[:-1]), "–"]
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_theme_follows_the_system_and_the_button(window, page, dark):
-    window.open(page, dark=dark)
-    window.run("localStorage.clear()")
-    window.open(page, dark=dark)
-    brightness = "return parseInt(getComputedStyle(document.body).backgroundColor.slice(4))"
-    before = window.run(brightness)
-    assert (before < 60) == dark
-    window.click("#theme")
-    assert (window.run(brightness) < 60) != dark
-    window.open(page, dark=dark)  # it is remembered
-    assert (window.run(brightness) < 60) != dark
-    window.click("#theme")
-    assert window.run(brightness) == before
+def _pieces(path):
+    pieces = path.replace("h0", "").split("M")[1:]
+    return [[tuple(map(float, point.split())) for point in piece.split("L")] for piece in pieces]
 
 
 @pytest.mark.parametrize(("width", "beside"), [(1500, True), (900, False)], ids=["wide", "narrow"])
-def test_long_contents_stand_at_the_side_where_there_is_room(window, tmp_path, width, beside):
+def test_long_contents_stand_at_the_side_where_there_is_room(open_page, tmp_path, width, beside):
     report = Report("many")
     for number in range(40):
         report.section(f"section {number}")
         report.text("some words\n\n" * 12)
-    window.open(report.save(tmp_path / "many.html"), width)
-    edges = "return ['nav', 'main'].map((s) => document.querySelector(s).getBoundingClientRect())"
-    contents, text = window.run(edges)
-    assert (contents["right"] <= text["left"]) is beside
-    assert (contents["bottom"] <= text["top"]) is not beside
-    window.run("document.querySelector('#s38').scrollIntoView()")
-    window.settle()
-    here = "return document.querySelector('nav a.here').textContent"
-    assert window.run(here) == "section 37"
+    window = open_page(report.save(tmp_path / "many.html"), width)
+    contents, text = (window.locator(name).bounding_box() for name in ("nav", "main"))
+    assert (contents["x"] + contents["width"] <= text["x"]) is beside
+    assert (contents["y"] + contents["height"] <= text["y"]) is not beside
+    window.locator("#s38").evaluate("(heading) => heading.scrollIntoView()")
+    window.wait_for_function("document.querySelector('nav a.here').textContent === 'section 37'")
+
+
+def test_hostile_text_does_nothing(open_page, tmp_path):
+    report = Report("hostile")
+    for payload in PAYLOADS:
+        everything(report, payload, tmp_path)
+    window = open_page(report.save(tmp_path / "hostile.html"))
+    for plot in window.locator(".plot").all()[:3]:
+        plot.hover()
+    assert not window.evaluate("'hacked' in window")
+    assert (
+        window.locator("main img:not(.image img), main iframe, main a, main [onerror], main [onload]").count()
+        == 0
+    )

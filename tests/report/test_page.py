@@ -11,7 +11,23 @@ import torch
 
 from pointvar.report import Report
 
-EVIL = "</script><img src=x onerror=alert(1)>&\"'"
+PAYLOADS = [
+    "</script><script>window.hacked = 1</script>",
+    "</script><img src=x onerror=window.hacked=1>&\"'",
+    "<svg/onload=window.hacked=1>",
+    '" onmouseover="window.hacked=1" x="',
+    "' onfocus='window.hacked=1' autofocus='",
+    "<!--<script>window.hacked=1</script>",
+    "</title></style></textarea><script>window.hacked=1</script>",
+    "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
+    "javascript:window.hacked=1",
+    "[link](javascript:window.hacked=1) ![x](x onerror=window.hacked=1) <javascript:window.hacked=1>",
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;script&gt;window.hacked=1&lt;/script&gt;",
+    "red; background: url(https://example.org/x)",
+    "</figure></main><base href=https://example.org/>",
+    "\u2028<math><mtext><img src onerror=window.hacked=1></mtext></math>",
+]
 VOID = {"meta", "link", "img", "br"}
 
 
@@ -104,28 +120,45 @@ def test_every_part_is_on_the_page(tmp_path):
     assert links == {f"#{a['id']}" for t, a in page.elements if t == "h2"}
 
 
-def test_what_is_written_stays_text(tmp_path):
-    report = Report(EVIL, EVIL)
-    report.section(EVIL)
-    report.section("another")
-    report.heading(EVIL)
-    report.text(EVIL)
-    report.items([EVIL])
-    report.facts({EVIL: EVIL})
-    report.code(EVIL, EVIL)
-    report.table([{EVIL: EVIL, "list": [EVIL], "dict": {EVIL: EVIL}}], title=EVIL)
-    report.curves({EVIL: [1, 2, 3], "b": [1, 2, 3]}, title=EVIL, xlabel=EVIL, ylabel=EVIL)
-    report.panels({EVIL: {EVIL: [1, 2, 3], "b": [1, 2, 3]}})
-    report.cloud(np.zeros((2, 3)), [0, 0], classes=[EVIL], values={EVIL: [1, 2]}, title=EVIL)
-    picture = tmp_path / "p.svg"
-    picture.write_text(EVIL)
-    report.image(picture, EVIL)
-    page = read(report)
-    assert page.count("img") == 1  # the picture, and none that the text would have made
-    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
-    assert page.count("script") == 2 + 2 + 1  # the page's own, two charts, one cloud
-    assert page.data[0]["curves"][0]["name"] == EVIL
-    assert page.data[-1]["layers"][0]["names"] == [EVIL]
+def everything(report, text, folder):
+    """Every part of a page, with one text wherever text can be."""
+    report.section(text)
+    report.heading(text)
+    report.text(text)
+    report.items([text])
+    report.facts({text: text})
+    report.code(text, text)
+    report.markdown(
+        f"# {text}\n\n{text}\n\n| {text} |\n|---|\n| {text} |\n\n```{text}\n{text}\n```\n\n- {text}\n"
+    )
+    report.table([{text: text, "list": [text], "dict": {text: text}}], title=text)
+    report.curves({text: [1, 2, 3], "b": [1, 2, 3]}, title=text, xlabel=text, ylabel=text)
+    report.panels({text: {text: [1, 2, 3], "b": [1, 2, 3]}})
+    report.cloud(np.zeros((2, 3)), [0, 0], classes=[text], values={text: [1, 2]}, title=text)
+    picture = folder / "picture.svg"
+    picture.write_text(text)
+    report.image(picture, text)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_what_is_written_stays_text(tmp_path, payload):
+    """The same elements with the same attributes as with a harmless text: nothing is made by the payload."""
+    pages = []
+    for text in ("words", payload):
+        report = Report(text, text)
+        everything(report, text, tmp_path)
+        everything(report, text, tmp_path)
+        pages.append(read(report))
+    harmless, hostile = ([(tag, set(found)) for tag, found in page.elements] for page in pages)
+    plain = {"p", "h3", "code", "div", "table", "thead", "tbody", "tr", "th", "td", "pre", "ul", "li", "h2"}
+    assert {tag for tag, _ in hostile} - {tag for tag, _ in harmless} <= plain
+    assert {name for _, names in hostile for name in names} <= {
+        name for _, names in harmless for name in names
+    }
+    for tag in ("script", "img", "a", "style", "meta", "link", "button", "svg"):
+        assert [e for e in hostile if e[0] == tag] == [e for e in harmless if e[0] == tag]
+    assert pages[1].data[0]["curves"][0]["name"] == payload
+    assert pages[1].data[2]["layers"][0]["names"] == [payload]
 
 
 def test_nothing_is_asked_of_the_network(page):
@@ -160,7 +193,7 @@ def test_numbers_of_a_column_are_aligned():
     )
     cells = re.findall(r"<td([^>]*)>(.*?)</td>", report.html())
     assert [text for _, text in cells] == ["0.9123", "12", "1×10⁻⁹", "–", "−0.5000", "1,234,567", "2", "NaN"]
-    assert all("class=n" in attributes for attributes, _ in cells)
+    assert all('class="n"' in attributes for attributes, _ in cells)
     keys = [re.search('data-key="(.*)"', attributes) for attributes, _ in cells]
     assert [key and key[1] for key in keys] == [
         "0.91234567",
@@ -186,6 +219,50 @@ def test_tables_of_sequences_and_of_tensors():
         "How it went",
     ]
     assert page.count("svg", "spark") == 1
+
+
+MARKDOWN = """# Batches of two
+A paragraph of
+two lines, with `code`, **weight** and a [link](https://example.org/a) ![picture](https://example.org/b.png).
+
+## ModelNet40
+
+| method | BN | |
+| --- | ---: | :--: |
+| PCCNN | 9.5 ± 0.3 [28.3] | a \\| b |
+| MCConv | −110 | &lt;b> |
+
+- “it holds”: holds,
+  on two lines
+- -: not run
+
+```sh
+# no heading
+```
+The end, <b>not bold</b>
+"""
+
+
+def test_markdown_becomes_what_it_is():
+    report = Report("Batches of two")
+    report.markdown(MARKDOWN)
+    page = read(report)
+    assert [page.count(tag) for tag in ("h3", "table", "tr", "ul", "li", "pre")] == [1, 1, 3, 1, 2, 1]
+    assert page.count("a") == page.count("img") == page.count("b") == 0
+    text = " ".join(" ".join(page.words).split())
+    expected = (
+        "two lines, with code , weight and a link picture",
+        "9.5 ± 0.3 [28.3]",
+        "a | b",
+        "<b>",
+        "# no heading",
+    )
+    for words in (*expected, "“it holds”: holds, on two lines", "-: not run", "The end, <b>not bold</b>"):
+        assert words in text
+    assert text.count("Batches of two") == 2  # the title, not the heading that repeats it
+    other = Report("page")
+    other.markdown(MARKDOWN)
+    assert read(other).count("h3") == 2
 
 
 @pytest.mark.parametrize(
@@ -231,7 +308,7 @@ class TestCloud:
             torch.rand(50, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 30 + 1e6
         )
         data = self.payload(points, values={"index": torch.arange(50)})
-        found = self.unpack(data["positions"], "<u2").reshape(50, 3) / 65535 * data["size"] + data["low"]
+        found = self.unpack(data["positions"], "<i2").reshape(50, 3) / 65534 * data["size"] + data["middle"]
         order = np.rint(self.unpack(data["layers"][0]["data"], np.uint8) / 255 * 49).astype(int)
         assert sorted(order) == list(range(50))
         np.testing.assert_allclose(found[:, :dim], points[order], atol=data["size"] / 65535)
@@ -268,7 +345,7 @@ class TestCloud:
         report.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
         page = read(report)
         assert "100 of 1,000 points, chosen at random" in " ".join(page.words)
-        assert len(self.unpack(page.data[0]["positions"], "<u2")) == 300
+        assert len(self.unpack(page.data[0]["positions"], "<i2")) == 300
         other = Report("t")
         other.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
         assert read(other).data == page.data

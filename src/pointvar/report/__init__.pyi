@@ -1,2 +1,2 @@
+from .folders import gather as gather
 from .page import Report as Report
-from .sources import gather as gather

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import base64
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from numpy.typing import ArrayLike
 
-from pointvar.report.charts import MINUS, chart, curve_legend, data_script, plain, sparkline, suits_log
-from pointvar.report.clouds import payload
+from pointvar.report.charts import chart, suits_log
+from pointvar.report.clouds import cloud
+from pointvar.report.tables import table, written
 
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
-# A browser that honours this asks the network for nothing, whatever a report holds.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-
-
-class Quantity(str):
-    """Text that begins with a number, such as "61.2 ± 0.3": it is aligned and sorted as that number."""
-
-    @property
-    def number(self) -> str:
-        found = re.match(r"[-+\N{MINUS SIGN}]?\d+(\.\d+)?(e[-+]?\d+)?", self.replace(",", ""))
-        return found[0].replace(MINUS, "-") if found else ""
+TEMPLATES = Environment(
+    loader=PackageLoader("pointvar.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+)
+TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
 
 
 class Report:
@@ -47,43 +41,43 @@ class Report:
 
     def __init__(self, title: str, subtitle: str = "") -> None:
         self.title, self.subtitle = title, subtitle
-        self._parts: list[str] = []
-        self._sections: list[tuple[str, str]] = []
+        self._parts: list[tuple[str, dict[str, Any]]] = []
+
+    def _add(self, macro: str, **values: Any) -> None:
+        self._parts.append((macro, values))
 
     def section(self, title: str) -> None:
         """Begins a section, which the contents of the page list."""
-        anchor = f"s{len(self._sections) + 1}"
-        self._sections.append((anchor, title))
-        self._parts.append(f'<h2 id="{anchor}">{escape(title)}</h2>')
+        number = sum(macro == "section" for macro, _ in self._parts) + 1
+        self._add("section", title=title, anchor=f"s{number}")
 
     def heading(self, title: str) -> None:
         """A heading within a section."""
-        self._parts.append(f"<h3>{escape(title)}</h3>")
+        self._add("heading", title=title)
 
     def text(self, text: str, kind: str = "") -> None:
         """Paragraphs, with empty lines between them; ``kind`` "good" or "bad" makes a notice of them."""
         if kind not in ("", "good", "bad"):
             raise ValueError(f"kind must be '', 'good' or 'bad', got {kind!r}")
-        style = f' class="notice {kind}"' if kind else ""
-        paragraphs = [p.strip() for p in re.split(r"\n\s*\n", text) if p.strip()]
-        self._parts += [f"<p{style}>{escape(paragraph)}</p>" for paragraph in paragraphs]
+        self._add("text", paragraphs=[p for p in re.split(r"\n\s*\n", text.strip()) if p], kind=kind)
 
     def items(self, items: Sequence[str]) -> None:
         """A list."""
-        self._parts.append(f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>")
+        self._add("items", items=items)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Names and what they are, such as the settings of a run. Lists are written out, not drawn."""
-        items = ""
-        for name, fact in facts.items():
-            value = _unwrapped(fact)
-            texts = map(_cell, value) if isinstance(value, (list, tuple)) else [_cell(value)]
-            items += f"<div><dt>{escape(str(name))}</dt><dd>{', '.join(texts)}</dd></div>"
-        self._parts.append(f'<dl class="facts">{items}</dl>')
+        self._add("facts", facts={name: written(value) for name, value in facts.items()})
 
     def code(self, text: str, title: str) -> None:
         """Text as it stands, such as a configuration, folded away under its title."""
-        self._parts.append(f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>")
+        self._add("code", text=text, title=title)
+
+    def markdown(self, text: str) -> None:
+        """A text in Markdown; a heading that repeats the title of the page is left out."""
+        from pointvar.report.markdown import render
+
+        self._add("html", html=Markup(render(text, self.title)))
 
     def table(
         self,
@@ -98,32 +92,7 @@ class Report:
             columns: keys of the rows, in order, or a dictionary from keys to headings; default: all keys.
             title: stands above it.
         """
-        if columns is None:
-            if not all(isinstance(row, Mapping) for row in rows):
-                raise ValueError("rows without names need columns")
-            columns = list(dict.fromkeys(key for row in rows for key in row))
-        headings = dict(columns) if isinstance(columns, Mapping) else {c: c for c in columns}
-        cells = []
-        for row in rows:
-            if not isinstance(row, Mapping) and len(row) != len(headings):
-                raise ValueError(f"a row has {len(row)} cells for {len(headings)} columns")
-            chosen = [row.get(key) for key in headings] if isinstance(row, Mapping) else row
-            cells.append([_unwrapped(value) for value in chosen])
-        styles = [_column_format([row[i] for row in cells]) for i in range(len(headings))]
-        head = "".join(
-            f'<th scope="col"{" class=n" if style is not None else ""}>'
-            f'<button type="button">{escape(str(name))}</button></th>'
-            for name, style in zip(headings.values(), styles, strict=True)
-        )
-        body = "".join(
-            "<tr>" + "".join(_table_cell(v, s) for v, s in zip(row, styles, strict=True)) + "</tr>"
-            for row in cells
-        )
-        caption = f"<figcaption>{escape(title)}</figcaption>" if title else ""
-        self._parts.append(
-            f'<figure class="table">{caption}<div class="scroll" tabindex="0"><table>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></figure>"
-        )
+        self._add("table", title=title, **table(rows, columns))
 
     def curves(
         self,
@@ -149,18 +118,8 @@ class Report:
             reference: a value to compare with, drawn as a line across.
             limits: of the vertical axis; values beyond stay at its edge.
         """
-        self._parts.append(
-            chart(
-                series,
-                x,
-                title=title,
-                xlabel=xlabel,
-                ylabel=ylabel,
-                log=log,
-                reference=reference,
-                limits=limits,
-            )
-        )
+        labels = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
+        self._add("chart", chart=chart(series, x, log=log, reference=reference, limits=limits, **labels))
 
     def panels(
         self,
@@ -176,14 +135,8 @@ class Report:
         """
         if log is None:
             log = any(suits_log(series) for series in panels.values())
-        names = {tuple(series) for series in panels.values()}
-        shared = len(names) == 1 and len(next(iter(names))) > 1
-        charts = "".join(
-            chart(series, x, title=title, log=log, legend=not shared, **options)
-            for title, series in panels.items()
-        )
-        legend = curve_legend(next(iter(names))) if shared else ""
-        self._parts.append(f'<div class="panels">{legend}<div class="grid">{charts}</div></div>')
+        charts = [chart(series, x, title=title, log=log, **options) for title, series in panels.items()]
+        self._add("panels", charts=charts, shared=len({tuple(series) for series in panels.values()}) == 1)
 
     def cloud(
         self,
@@ -210,20 +163,8 @@ class Report:
             max_points: of a larger cloud so many are shown, chosen at random, and the page says so.
             generator: of that choice; default: the same in each report.
         """
-        data = payload(points, labels, predictions, colors, classes, values, max_points, generator)
-        count = f"{data['count']:,}"
-        if data["count"] < data["total"]:
-            count += f" of {data['total']:,} points, chosen at random"
-        else:
-            count += " points" if data["total"] > 1 else " point"
-        name = escape(title or "cloud", quote=True)
-        self._parts.append(
-            f'<figure class="cloud"><figcaption>{escape(title)} <small>{count}</small></figcaption>'
-            '<div class="modes" role="group" aria-label="Colour by"></div>'
-            f'<div class="stage"><canvas tabindex="0" role="img" aria-label="{name}, '
-            'drag to turn"></canvas><noscript>The view of the cloud needs JavaScript.</noscript></div>'
-            f'<div class="legend"></div>{data_script(data)}</figure>'
-        )
+        data = cloud(points, labels, predictions, classes, colors, values or {}, max_points, generator)
+        self._add("cloud", title=title, data=data)
 
     def image(self, path: str | Path, title: str = "") -> None:
         """A picture (SVG, PNG, JPEG), which becomes part of the file."""
@@ -231,36 +172,24 @@ class Report:
         kind = IMAGES.get(path.suffix.lower())
         if kind is None:
             raise ValueError(f"{path}: a picture ends in {', '.join(IMAGES)}")
-        text = base64.b64encode(path.read_bytes()).decode("ascii")
-        caption = f"<figcaption>{escape(title)}</figcaption>" if title else ""
-        name = escape(title or path.stem, quote=True)
-        self._parts.append(
-            f'<figure class="image">{caption}<img alt="{name}" src="data:{kind};base64,{text}"></figure>'
-        )
+        source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+        self._add("image", title=title, name=title or path.stem, source=source)
 
     def html(self) -> str:
         """The page."""
         from pointvar import __version__
 
-        made = f"pointvar {__version__}, {datetime.now():%-d %B %Y, %H:%M}"
-        subtitle = f'<p class="subtitle">{escape(self.subtitle)}</p>' if self.subtitle else ""
-        links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title in self._sections)
-        kind = ' class="many"' if len(self._sections) > 8 else ""
-        contents = f'<nav{kind} aria-label="Contents">{links}</nav>' if len(self._sections) > 1 else ""
-        return (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f'<title>{escape(self.title)}</title>\n<link rel="icon" href="data:,">\n'
-            f"<style>\n{_asset('style.css')}</style>\n</head>\n<body>\n"
-            f'<header><div><h1>{escape(self.title)}</h1>{subtitle}<p class="made">{escape(made)}</p></div>'
-            '<button type="button" id="theme" aria-label="Light or dark" title="Light or dark"></button>'
-            "</header>\n"
-            + contents
-            + "\n<main>\n"
-            + "\n".join(self._parts)
-            + f"\n</main>\n<script>\n{_asset('page.js')}</script>\n<script>\n{_asset('viewer.js')}</script>\n"
-            "</body>\n</html>\n"
+        macros = {macro for macro, _ in self._parts}
+        scripts = ["page.js"]
+        scripts += ["charts.js"] * bool(macros & {"chart", "panels"}) + ["viewer.js"] * ("cloud" in macros)
+        return TEMPLATES.get_template("page.html").render(
+            title=self.title,
+            subtitle=self.subtitle,
+            made=f"pointvar {__version__}, {datetime.now():%-d %B %Y, %H:%M}",
+            sections=[values for macro, values in self._parts if macro == "section"],
+            parts=self._parts,
+            style=_asset("style.css"),
+            scripts=[_asset(name) for name in scripts],
         )
 
     def save(self, path: str | Path) -> Path:
@@ -271,68 +200,5 @@ class Report:
         return path
 
 
-def _asset(name: str) -> str:
-    return files("pointvar.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, which True is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _unwrapped(value: Any) -> Any:
-    """Tensors and arrays as numbers and lists."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _is_curve(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple)) and len(value) > 2 and all(v is None or is_number(v) for v in value)
-    )
-
-
-def _column_format(values: Sequence[Any]) -> str | None:
-    """The format of a column of numbers, with their points below each other; None: the column has text."""
-    known = [v for v in values if v is not None]
-    if not known or not all(is_number(v) or _is_curve(v) or isinstance(v, Quantity) for v in known):
-        return None
-    numbers = [abs(v) for v in known if isinstance(v, float) and math.isfinite(v) and v]
-    if not numbers or max(numbers) >= 1e6:
-        return ""
-    decimals = min(max(3 - math.floor(math.log10(max(numbers))), 0), 4)
-    return f",.{decimals}f" if min(numbers) >= 10.0**-decimals else ""
-
-
-def _table_cell(value: Any, style: str | None) -> str:
-    if is_number(value):
-        fixed = style if isinstance(value, float) and math.isfinite(value) else None
-        text = format(value, fixed).replace("-", MINUS) if fixed else plain(value)
-        key = f' data-key="{value!r}"'
-    else:
-        text, key = _cell(value), ""
-        if isinstance(value, Quantity):
-            key = f' data-key="{value.number}"'
-        elif _is_curve(value):
-            key = f' data-key="{next((v for v in reversed(value) if v is not None), "")}"'
-    name = (
-        " class=n"
-        if style is not None
-        else " class=long"
-        if isinstance(value, str) and len(value) > 40
-        else ""
-    )
-    return f"<td{name}{key}>{text}</td>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or is_number(value):
-        return plain(value)
-    if _is_curve(value):
-        return sparkline(value)
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_cell(item) for item in value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{escape(str(k))} {_cell(v)}" for k, v in value.items())
-    return escape(str(value))
+def _asset(name: str) -> Markup:
+    return Markup(files("pointvar.report").joinpath("assets", name).read_text(encoding="utf-8"))
