@@ -259,8 +259,8 @@ class Basis {
         return bin + 1;
     }
     static int64_t part(T value, double range, double count) {
-        const int64_t place = int64_t(std::ceil(value * T(count / range))) - 1;
-        return std::min(std::max<int64_t>(place, 0), int64_t(count) - 1);
+        const T place = std::ceil(value * T(count / range)) - 1;
+        return place > 0 ? int64_t(std::min(place, T(count) - 1)) : 0;  // not a number counts as 0
     }
 
     const T* edges_;

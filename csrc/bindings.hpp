@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -46,6 +47,19 @@ inline void check_offsets(const Integers& offsets, int64_t total) {
     for (int64_t i = 1; i < count; ++i) require(o[i - 1] <= o[i], "offsets must not descend");
 }
 
+// Comparisons with NaN lead searches out of bounds, and it can come after a cloud was made: positions may be learned.
+template <class T>
+bool all_finite(const T* numbers, int64_t count) {
+    std::atomic<bool> fine{true};
+    parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
+        T total = 0;  // a number minus itself is 0, of infinity and NaN it is NaN, which no sum gets rid of
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = begin; i < end; ++i) total += numbers[i] - numbers[i];
+        if (total != 0) fine = false;
+    });
+    return fine;
+}
+
 template <class T>
 Batch<T> batch(const Matrix<T>& points, const Integers& offsets) {
     const int64_t n = int64_t(points.shape(0));
@@ -53,6 +67,7 @@ Batch<T> batch(const Matrix<T>& points, const Integers& offsets) {
     require(dim >= 1 && dim <= 3, "points must have 1, 2 or 3 coordinates");
     require(n < (int64_t(1) << 31), "at most 2^31 - 1 points");
     check_offsets(offsets, n);
+    require(all_finite(points.data(), n * dim), "points must be finite, got NaN or infinity");
     return {points.data(), n, dim, offsets.data(), int64_t(offsets.shape(0)) - 1};
 }
 

@@ -13,8 +13,7 @@ template <class T>
 class Buffer {
    public:
     Buffer() = default;
-    explicit Buffer(int64_t size)
-        : data_(static_cast<T*>(Pool::take(size_t(size > 0 ? size : 1) * sizeof(T)))), size_(size) {}
+    explicit Buffer(int64_t size) : data_(static_cast<T*>(Pool::take(bytes(size)))), size_(size) {}
     Buffer(Buffer&& other) noexcept { *this = std::move(other); }
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(data_, other.data_);
@@ -36,6 +35,11 @@ class Buffer {
     }
 
    private:
+    static size_t bytes(int64_t size) {
+        if (size < 0 || size > (int64_t(1) << 48)) throw std::bad_alloc();  // nor may the product overflow
+        return size_t(size > 0 ? size : 1) * sizeof(T);
+    }
+
     T* data_ = nullptr;
     int64_t size_ = 0;
 };

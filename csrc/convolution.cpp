@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -25,13 +26,17 @@ auto pointer(const std::optional<Given>& array) {
 
 bool within(const Integers& numbers, int64_t end) {
     const int64_t *number = numbers.data(), count = int64_t(numbers.shape(0));
-    int64_t signs = 0;
-    for (int64_t i = 0; i < count; ++i) signs |= number[i] | (end - 1 - number[i]);
-    return signs >= 0;
+    uint64_t outside = 0;
+    for (int64_t i = 0; i < count; ++i) outside |= uint64_t(uint64_t(number[i]) >= uint64_t(end));
+    return !outside;
 }
 
 void check_order(const Order& order, int64_t rows) {
-    if (order) require(int64_t(order->shape(0)) == rows && within(*order, rows), "an order must name every row");
+    if (!order) return;
+    require(int64_t(order->shape(0)) == rows && within(*order, rows), "an order must name every row");
+    std::vector<bool> seen(size_t(rows), false);  // a row that is left out would never be written
+    for (int64_t i = 0; i < rows; ++i) seen[size_t(order->data()[i])] = true;
+    require(std::find(seen.begin(), seen.end(), false) == seen.end(), "an order must name every row once");
 }
 
 Kind kind_of(const std::string& name) {
@@ -71,7 +76,7 @@ class Plan {
     void project_back(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Integers offsets, Integers rows,
                       Integers edges, Order order) const {
         check_columns(offsets, rows, edges, order);
-        require(first >= 0 && count >= 0 && first + count <= support_, "rows out of range");
+        require(first >= 0 && count >= 0 && count <= support_ - first, "rows out of range");
         const int64_t channels = check_features(features, rows_);
         require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
         nb::gil_scoped_release release;
@@ -135,12 +140,23 @@ class Plan {
         const size_t wanted = kind == Kind::spherical ? 4 : kind == Kind::linear || kind == Kind::gaussian || affine ? 1 : 0;
         require(constants.size() == wanted, "wrong number of constants");
         if (kind == Kind::spherical)
-            require(size == int64_t(constants[0]) * int64_t(constants[1]) * int64_t(constants[2]) + 1, "wrong number of bins");
+            check_bins(size, width, constants);
         return Basis<T>(kind, size, int(kind == Kind::values ? 1 : width), edges_.data(), scale_ ? scale_->data() : nullptr,
                         parameters_.data(), constants);
     }
+    // Each count is at least 1 and at most K, so that their product cannot overflow; in 1D left and right are two.
+    static void check_bins(int64_t size, int64_t width, const std::vector<double>& constants) {
+        int64_t product = 1;
+        for (int i = 0; i < 3; ++i) {
+            require(constants[size_t(i)] >= (i == 1 && width == 1 ? 2 : 1) && constants[size_t(i)] <= double(size),
+                    "each coordinate needs a bin, in 1D the second one two");
+            require(product <= size, "more bins than functions");
+            product *= int64_t(constants[size_t(i)]);
+        }
+        require(size == product + 1, "wrong number of bins");
+    }
     void check_rows(int64_t first, int64_t count) const {
-        require(first >= 0 && count >= 0 && first + count <= rows_, "rows out of range");
+        require(first >= 0 && count >= 0 && count <= rows_ - first, "rows out of range");
     }
     static int64_t check_features(const Matrix<T>& features, int64_t rows) {
         require(int64_t(features.shape(0)) == rows, "features need one row per point");

@@ -13,6 +13,9 @@ template <class T>
 Batch<T> with(const Matrix<T>& points, const Integers& offsets, const Values<T>& per_cloud) {
     const Batch<T> result = batch(points, offsets);
     require(int64_t(per_cloud.shape(0)) == result.clouds, "one value per cloud is needed");
+    for (int64_t cloud = 0; cloud < result.clouds; ++cloud)
+        require(per_cloud.data()[cloud] > 0 && per_cloud.data()[cloud] < std::numeric_limits<T>::infinity(),
+                "a radius or bandwidth must be positive and finite");
     return result;
 }
 
@@ -121,7 +124,7 @@ void bind_geometry(nb::module_& m) {
     bind<double>(m);
     m.def("transpose",
           [](Integers row_offsets, Integers indices, int64_t columns) {
-              require(columns >= 0, "the number of support points must not be negative");
+              require(columns >= 0 && columns < (int64_t(1) << 31), "at most 2^31 - 1 support points, and not fewer than 0");
               check_offsets(row_offsets, int64_t(indices.shape(0)));
               Columns result;
               {

@@ -69,7 +69,9 @@ class Cells {
             for (int axis = 0; axis < dim_; ++axis)
                 widest = std::max(widest, box[cloud].high[axis] - box[cloud].low[axis]);
             // Rounding must not move two neighbours more than one cell apart.
-            cell_[cloud] = double(radius[cloud]) * (1 + 1e-6) + std::min(widest, kHuge) * 1e-15;
+            // Neither a cell nor its inverse may overflow: the product with 0 would be no number.
+            const double wanted = double(radius[cloud]) * (1 + 1e-6) + std::min(widest, kHuge) * 1e-15;
+            cell_[cloud] = std::min(std::max(wanted, 1 / kHuge), kHuge);
             for (int axis = 0; axis < 3; ++axis) {
                 low_[cloud].at[axis] = axis < dim_ ? box[cloud].low[axis] : 0;
                 if (batch.offsets[cloud] == batch.offsets[cloud + 1]) low_[cloud].at[axis] = 0;
