@@ -6,16 +6,20 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: help demo test lint docs bench experiments clean
+# Real data for the experiments, where they lie beside the project; DATA=FOLDER names another place.
+DATA ?= $(wildcard ../shared/data)
+
+.PHONY: help demo test lint docs bench experiments mutants clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train a small network in five ways, in minutes; writes demo/report.html"
 	@echo "make test    run the tests"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy, and the order of the rooms (import-linter)"
 	@echo "make docs    build the documentation in docs/_build/html"
 	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
 	@echo "make experiments   all figures and tables (hours; stop it at any time, the same command goes on)"
+	@echo "make mutants change the code at random and see whether a test fails (an hour; the same command goes on)"
 	@echo "make clean   remove all that make has made, .venv included"
 
 demo: .venv/installed
@@ -28,6 +32,7 @@ lint: .venv/installed
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 
 docs: .venv/installed-docs
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -41,8 +46,11 @@ bench: .venv/installed-bench
 
 # A batch of two small clouds keeps one core busy, not more: run it twice at once for two cores.
 experiments: .venv/installed-bench
-	@OMP_NUM_THREADS=1 $(BIN)/pointvar reproduce figures --output results/figures
-	@OMP_NUM_THREADS=1 $(BIN)/pointvar reproduce tables --output results
+	@OMP_NUM_THREADS=1 $(BIN)/python -m experiments figures --output results/figures $(DATA:%=--data %)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m experiments tables --output results $(DATA:%=--data %)
+
+mutants: .venv/installed
+	@$(BIN)/python tools/mutants.py
 
 clean:
 	rm -rf .venv build dist demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
