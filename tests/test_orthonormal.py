@@ -125,6 +125,13 @@ def test_orthonormalise_a_layer_and_a_network():
     assert all(torch.equal(value, twin.state_dict()[name]) for name, value in net.state_dict().items())
 
 
+def test_orthonormalise_a_layer_of_ones_own():
+    """Any module with a basis will do, be it with parameters or without."""
+    layer = torch.nn.Module()
+    layer.basis = basis.Dot(2)
+    assert isinstance(pv.orthonormalise(torch.nn.Sequential(layer))[0].basis, pv.Orthonormal)
+
+
 NETWORKS = {
     "Classifier": ((2, 3), {"channels": (4, 4), "radii": (0.3, 0.6), "head": 4}),
     "SegmentationUNet": ((2, 3), {"channels": (4, 4), "radii": (0.3, 0.6)}),

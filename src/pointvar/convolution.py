@@ -114,24 +114,17 @@ class PointConvolution(nn.Module):
         """The neighbourhood with basis and estimator on its edges; geometry is never in low precision."""
         with torch.autocast(hood.indices.device.type, enabled=False):
             offsets, radius, q = hood.relative_positions(), hood.edge_radius(), self.estimator(hood)
-            known = self.basis.native(offsets, radius)
-        if q.shape != (hood.num_edges,):
-            raise ValueError(
-                f"{type(self.estimator).__name__} must give [E] = [{hood.num_edges}] weights, "
-                f"got shape {list(q.shape)}"
-            )
+            _check_shape(self.estimator, q, hood.num_edges)
 
-        def values() -> Tensor:
-            with torch.autocast(hood.indices.device.type, enabled=False):
+            def values() -> Tensor:
                 b = self.basis(offsets, radius)
-                if b.shape != (hood.num_edges, self.basis.size):
-                    raise ValueError(
-                        f"{type(self.basis).__name__} must give [E, K] = "
-                        f"[{hood.num_edges}, {self.basis.size}] values, got shape {list(b.shape)}"
-                    )
+                _check_shape(self.basis, b, hood.num_edges, self.basis.size)
                 return b * q[:, None]
 
-        functions = ops.Values(values()) if known is None else ops.Known(known, self.basis.size, q, values)
+            known = self.basis.native(offsets, radius)
+            functions = (
+                ops.Values(values()) if known is None else ops.Known(known, self.basis.size, q, values)
+            )
         return ops.Edges(hood.row_offsets, hood.indices, functions, hood.transposed, hood.orders)
 
     def _check(self, features: Tensor, hood: Neighborhood) -> None:
@@ -170,6 +163,14 @@ class PointConvolution(nn.Module):
         name = f"{self.method}, " if self.method else ""
         unit = ", unit_response=True" if self.unit_response else ""
         return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
+
+
+def _check_shape(module: nn.Module, values: Tensor, *shape: int) -> None:
+    if values.shape != shape:
+        what = "[E] weights" if len(shape) == 1 else "[E, K] values"
+        raise ValueError(
+            f"{type(module).__name__} must give {what}, {list(shape)}, got shape {list(values.shape)}"
+        )
 
 
 def _divide(rows: Tensor, response: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def orthonormalise(module: M) -> M:
         raise ValueError(f"{type(module).__name__} has no PointConvolution, nor another layer with a basis")
     for layer in layers:
         if not isinstance(layer.basis, Orthonormal):
-            layer.basis = Orthonormal(layer.basis).to(next(layer.parameters()))
+            layer.basis = Orthonormal(layer.basis).to(next(layer.parameters(), torch.empty(0)))
             layer.method = f"orthonormal {layer.method}" if getattr(layer, "method", None) else None
     return module
 

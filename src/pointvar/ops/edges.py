@@ -90,12 +90,10 @@ class Edges(NamedTuple):
             raise ValueError(
                 f"no kernel here knows the basis {functions.basis.name!r}, and nothing else does"
             )
-        values = Values(functions.otherwise())
+        with torch.autocast(self.indices.device.type, enabled=False):  # geometry is never in low precision
+            values = Values(functions.otherwise())
         return Edges(self.row_offsets, self.indices, values, self.transposed, self.orders)
 
-    def mixed(self, rows: Tensor) -> Tensor:
-        """M R of rows ``[K, ...]``: of weights, since (phi M) W = phi (M W), or of projections."""
-        if isinstance(self.functions, Values) or self.functions.basis.mixing is None:
-            return rows
-        with torch.autocast(rows.device.type, enabled=False):
-            return (self.functions.basis.mixing.to(rows.dtype) @ rows.flatten(1)).view_as(rows)
+    @property
+    def mixing(self) -> Tensor | None:
+        return None if isinstance(self.functions, Values) else self.functions.basis.mixing

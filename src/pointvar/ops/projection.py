@@ -26,9 +26,12 @@ def convolve(features: Tensor, weight: Tensor, edges: Edges) -> tuple[Tensor, Te
     """
     kernels = backends.convolution(features)
     edges = _suited(edges, kernels)
-    weight = _autocast(edges.mixed(weight))
+    mixing = edges.mixing
+    if mixing is not None:  # (phi M) W = phi (M W)
+        weight = _mixed(mixing, weight)
+    weight = _autocast(weight)
     out, response = _convolve(features, weight, *_flat(edges, *kernels.asks_for(features, weight, edges)))
-    return out, edges.mixed(response.T).T
+    return out, response if mixing is None else _mixed(mixing, response.T).T
 
 
 def project(features: Tensor, edges: Edges) -> Tensor:
@@ -49,10 +52,17 @@ def second_moment(features: Tensor, edges: Edges, unit_response: bool = False) -
 def _suited(edges: Edges, kernels: Any, mixing: bool = True) -> Edges:
     """With a known basis where these kernels know it, and else with its values."""
     functions = edges.functions
-    if isinstance(functions, Known):
-        known = functions.basis.name in kernels.BASES and (mixing or functions.basis.mixing is None)
-        return edges if known else edges.evaluated()
-    return edges
+    if isinstance(functions, Values) or (
+        functions.basis.name in kernels.BASES and (mixing or functions.basis.mixing is None)
+    ):
+        return edges
+    return edges.evaluated()
+
+
+def _mixed(mixing: Tensor, rows: Tensor) -> Tensor:
+    """M R, of rows ``[K, ...]``."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return (mixing.to(rows.dtype) @ rows.flatten(1)).view_as(rows)
 
 
 def _autocast(weight: Tensor) -> Tensor:
