@@ -27,6 +27,7 @@ def made(name: str, split: str = "train", **more: Any) -> PointData:
 def test_what_is_made_on_the_spot() -> None:
     assert [len(made("shapes", split)) for split in ("train", "test")] == [1000, 500]
     assert [len(made("rooms", split)) for split in ("train", "test")] == [50, 10]
+    assert len(made("shapes", train_size=3, test_size=2)) == 3
     shapes = made("shapes", "test", train_size=3, test_size=2, num_points=7, normals=True)
     assert (len(shapes), shapes[1].points.shape, shapes.num_features) == (2, (7, 3), 3)
     assert shapes[1].name.endswith("_test_1")

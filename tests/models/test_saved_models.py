@@ -89,6 +89,19 @@ def test_a_file_cannot_name_what_is_not_ours(tmp_path: Path, change: dict[str, A
         pv.load(tmp_path / "bad")
 
 
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pv.save(make("function"), tmp_path / "model", note="old")
+
+    def fail(*_: object) -> None:
+        raise OSError("killed before the name was given")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="killed"):
+        pv.save(make("classifier"), tmp_path / "model")
+    assert read_notes(tmp_path / "model") == {"note": "old"}
+    assert isinstance(pv.load(tmp_path / "model"), pv.models.PlainNet)
+
+
 class Own(pv.models.Network):
     task = "classification"
 

@@ -79,8 +79,7 @@ class Folder(PointData):
 
     def align(self, classes: Sequence[str]) -> None:
         """Counts the classes by this list, such as that of the training data: a folder need not hold all."""
-        unknown = [name for name in self.classes if name not in classes]
-        if unknown:
+        if unknown := [name for name in self.classes if name not in classes]:
             raise ValueError(
                 f"{self.root} has the classes {', '.join(unknown)}, which are none of the {len(classes)} "
                 f"known ones ({', '.join(classes)})"

@@ -74,35 +74,34 @@ class Room:
     def _door_and_windows(self) -> None:
         """A door in the first wall and perhaps windows in the others, a little in front of the wall."""
         for side in range(4):
-            along, across = side % 2, 1 - side % 2
-            name, wide, low, tall = "door", 0.9, 0.0, 2.0
-            color = self.random.uniform(0.3, 0.9, 3)
+            name, wide, low, tall, color = "door", 0.9, 0.0, 2.0, self.random.uniform(0.3, 0.9, 3)
             if side:
                 if self.random.random() < 0.5:
                     continue
                 name, wide, low, tall = "window", self.random.uniform(0.8, 1.6), 0.95, 1.1
                 color = np.array([0.5, 0.65, 0.8]) + self.random.uniform(-0.1, 0.1, 3)
-            centre, size = np.empty(3), np.empty(3)
+            along, across = side % 2, 1 - side % 2
+            centre, size = np.full(3, low + tall / 2), np.full(3, tall)
             centre[along], size[along] = self.random.uniform(0.25, 0.75) * self.sides[along], wide
             centre[across], size[across] = self.sides[across] * (side > 1), 0.06
-            centre[2], size[2] = low + tall / 2, tall
             self._put(name, color, Place(0, 0, 0), (centre, size))
 
     def _place(self, length: float, width: float, at_wall: bool) -> Place | None:
         """A free spot for a piece of this depth and width, if there is one; its back to a wall if asked."""
         for _ in range(20):
             side = int(self.random.integers(4))
-            turn = side * np.pi / 2
-            half = np.array([length, width] if side % 2 == 0 else [width, length]) / 2
+            axis = side % 2
+            half = np.array([width, length] if axis else [length, width]) / 2
             if (2 * half > self.sides - 0.3).any():
                 continue
-            centre = self.random.uniform(half + 0.05, self.sides - half - 0.05)
+            low, high = half + 0.05, self.sides - half - 0.05
+            centre = self.random.uniform(low, high)
             if at_wall:
-                axis = side % 2
-                centre[axis] = half[axis] + 0.05 if side < 2 else self.sides[axis] - half[axis] - 0.05
+                centre[axis] = (low if side < 2 else high)[axis]
             if all((np.abs(centre - other) > half + size + 0.05).any() for other, size in self.taken):
                 self.taken.append((centre, half))
-                return Place(centre[0], centre[1], turn + self.random.normal() * (0.01 if at_wall else 0.15))
+                turn = side * np.pi / 2 + self.random.normal() * (0.01 if at_wall else 0.15)
+                return Place(centre[0], centre[1], turn)
         return None
 
     def _bed(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -111,8 +111,8 @@ class SegmentationUNet(Network):
         levels.down(-1, self.first_reach)
         for level in range(len(levels)):
             levels.within(level)
-        for level in range(1, len(levels)):
-            levels.up(level)
+            if level:
+                levels.up(level)
         levels.out()
         return levels
 
@@ -134,11 +134,9 @@ class SegmentationUNet(Network):
     def _run(self, stage: nn.Module, *inputs: Tensor | Neighborhood) -> Tensor:
         if not (self.checkpoint and torch.is_grad_enabled()):
             return stage(*inputs)
-
-        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-            return nullcontext(), _statistics_stay(stage)
-
-        return recomputed(stage, *inputs, use_reentrant=False, context_fn=contexts)
+        return recomputed(
+            stage, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_stay(stage))
+        )
 
 
 class _Stage(nn.Module):
