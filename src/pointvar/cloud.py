@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +13,42 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class PointCloud:
+class Keeper(ABC):
+    """Keeps what was computed from points; anew when they were changed in place."""
+
+    _cache: dict[Any, tuple[Any, Any]]
+
+    @property
+    @abstractmethod
+    def needs_gradient(self) -> bool:
+        """Whether what follows from the points carries gradients, and so must not be kept."""
+
+    @abstractmethod
+    def _versions(self) -> Any:
+        """Another value whenever points were changed in place."""
+
+    def kept(self, key: Any, make: Callable[[], T]) -> T:
+        """Computes ``make()`` once per key. Callers keep nothing that carries gradients.
+
+        What is made in inference mode is not kept, for it could not be used in training, nor what a
+        compiled graph makes.
+        """
+        compiling = torch.compiler.is_compiling()  # there, versions cannot be seen
+        version = None if compiling else self._versions()
+        if key in self._cache and (compiling or self._cache[key][0] == version):
+            kept: T = self._cache[key][1]
+            return kept
+        value = make()
+        if not compiling and not torch.is_inference_mode_enabled():
+            self._cache[key] = (version, value)
+        return value
+
+    def derived(self, key: Any, make: Callable[[], T]) -> T:
+        """As ``kept``, but computed each time where gradients are needed."""
+        return make() if self.needs_gradient else self.kept(key, make)
+
+
+class PointCloud(Keeper):
     r"""A batch of point clouds of different sizes, packed one after the other, never padded.
 
     Cloud ``b`` owns the rows ``offsets[b]:offsets[b + 1]`` of ``points``. Clouds may be empty.
@@ -31,11 +67,9 @@ class PointCloud:
 
     def __init__(self, points: Tensor, lengths: Sequence[int] | Tensor | None = None) -> None:
         _check_points(points)
-        if lengths is None:
-            lengths = [points.shape[0]]
         self.points = points.contiguous()
-        self.offsets = _offsets_of(lengths, points)
-        self._cache: dict[Any, tuple[int, Any]] = {}
+        self.offsets = _offsets_of([points.shape[0]] if lengths is None else lengths, points)
+        self._cache = {}
 
     @classmethod
     def _trusted(cls, points: Tensor, offsets: Tensor) -> PointCloud:
@@ -72,10 +106,8 @@ class PointCloud:
         if not isinstance(batch, Tensor) or batch.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"batch must be an int64 or int32 tensor, got {kind_of(batch)}")
         if batch.shape != points.shape[:1]:
-            raise ValueError(
-                f"batch must hold one cloud index per point: expected shape "
-                f"[{points.shape[0]}], got {list(batch.shape)}"
-            )
+            wanted = f"expected shape [{points.shape[0]}], got {list(batch.shape)}"
+            raise ValueError(f"batch must hold one cloud index per point: {wanted}")
         count = int(batch[-1]) + 1 if batch.numel() else 0
         if batch.numel() and (int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any())):
             raise ValueError(
@@ -117,11 +149,7 @@ class PointCloud:
     @property
     def batch(self) -> Tensor:
         """Cloud index of each point, ``[N]`` (PyTorch Geometric's convention)."""
-        return self.kept("batch", self._make_batch)
-
-    def _make_batch(self) -> Tensor:
-        clouds = torch.arange(self.num_clouds, device=self.device)
-        return clouds.repeat_interleave(self.lengths, output_size=self.num_points)
+        return self.kept("batch", lambda: torch.repeat_interleave(self.lengths, output_size=self.num_points))
 
     def __len__(self) -> int:
         """The number of points: indexing selects points, not clouds (``split`` gives those)."""
@@ -184,18 +212,12 @@ class PointCloud:
 
     # What is computed once
 
-    def kept(self, key: Any, make: Callable[[], T]) -> T:
-        """Computes ``make()`` once per ``key``, anew when the points were changed in place.
+    @property
+    def needs_gradient(self) -> bool:
+        return self.points.requires_grad
 
-        Callers keep nothing that carries gradients.
-        """
-        if torch.is_inference_mode_enabled():  # what is made here could not be used in training
-            return make()
-        version = 0 if self.points.is_inference() else self.points._version
-        if key not in self._cache or self._cache[key][0] != version:
-            self._cache[key] = (version, make())
-        value: T = self._cache[key][1]
-        return value
+    def _versions(self) -> int:
+        return 0 if self.points.is_inference() else self.points._version
 
     def __getstate__(self) -> dict[str, Any]:
         return {"points": self.points, "offsets": self.offsets}
@@ -222,6 +244,11 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
             f"{name} must be positive and finite (and its square not vanish in {cloud.dtype}), got {value}"
         )
     return values.expand(cloud.num_clouds).contiguous()
+
+
+def check_cloud(cloud: object) -> None:
+    if not isinstance(cloud, PointCloud):
+        raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
 
 
 def _check_points(points: object) -> None:

@@ -1,6 +1,8 @@
 """Networks in files: the same again, and nothing else than a network."""
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,34 @@ def test_a_file_cannot_name_what_is_not_ours(tmp_path: Path, change: dict[str, A
     save_file({"x": torch.zeros(1)}, tmp_path / "bad", {"pointvar": json.dumps(description)})
     with pytest.raises(ValueError, match=message):
         pv.load(tmp_path / "bad")
+
+
+class Own(pv.models.Network):
+    task = "classification"
+
+    def __init__(self, in_channels: int, num_classes: int, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(in_channels, width), nn.Linear(width, num_classes))
+
+
+def test_a_network_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = pv.models.NETWORKS
+    model = Own(2, num_classes=3, width=5)
+    with pytest.raises(TypeError, match=r"Own cannot be saved: known networks are Classifier,.*PlainNet"):
+        pv.save(model, tmp_path / "x")
+    monkeypatch.setattr(known, "_entries", {**known._entries, "own": Own})
+    for original in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        pv.save(original, tmp_path / "own")
+        again = pv.load(tmp_path / "own")
+        assert type(again) is Own
+        assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_every_listed_network_says_its_task() -> None:
+    tasks = {name: network.task for name, network in pv.models.NETWORKS.items()}
+    clouds, points = "classification", "segmentation"
+    wanted = {"classifier": clouds, "unet": points, "pointconv": points, "pointconv-classifier": clouds}
+    assert tasks == wanted
 
 
 def test_other_files(tmp_path: Path) -> None:

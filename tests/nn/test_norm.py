@@ -5,7 +5,7 @@ import torch
 from network_cases import clouds, features_of, seeded
 
 import pointvar as pv
-from pointvar.nn import BatchNorm, Bias, CloudGroupNorm, LayerNorm, NoNorm, make_norm
+from pointvar.nn import NORMS, BatchNorm, Bias, CloudGroupNorm, LayerNorm, NoNorm, make_norm
 from pointvar.nn.norm import for_rows
 
 LENGTHS = (5, 0, 1, 7)
@@ -117,6 +117,16 @@ def test_none_is_nothing_or_a_bias():
     assert torch.equal(norm(features, None), features + torch.tensor([1.0, 2.0, 3.0]))
 
 
+def test_a_norm_from_outside_gets_the_options_that_it_names(monkeypatch):
+    monkeypatch.setattr(NORMS, "_entries", dict(NORMS._entries))
+    NORMS.add("mine", lambda channels, momentum: (channels, momentum))
+    NORMS.add("half", "pointvar.nn.norm:CloudGroupNorm")
+    assert make_norm("mine", 8, bias=True, momentum=0.3) == (8, 0.3)
+    assert make_norm("half", 8, bias=True, momentum=0.3).channels == 8
+    network = pv.models.PlainNet(2, 4, norm="half")
+    assert isinstance(network.blocks[1].before.norm, CloudGroupNorm)
+
+
 def test_names():
     kinds = {"none": NoNorm, "batch": BatchNorm, "group": CloudGroupNorm, "layer": LayerNorm}
     for name, kind in kinds.items():
@@ -124,7 +134,7 @@ def test_names():
     assert type(make_norm("none", 8, bias=True)) is Bias
     assert make_norm("batch", 8, momentum=0.3).norm.momentum == 0.3
     assert make_norm(lambda channels: CloudGroupNorm(channels, 2), 8).groups == 2
-    with pytest.raises(ValueError, match="none, batch, group, layer, got 'instance'"):
+    with pytest.raises(ValueError, match="no norm 'instance'; known are none, batch, group, layer"):
         make_norm("instance", 8)
 
 

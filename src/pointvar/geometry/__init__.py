@@ -1,20 +1,5 @@
 """The geometry of point clouds: neighbourhoods, sampling, density, levels."""
 
-from pointvar.geometry.density import kernel_density
-from pointvar.geometry.hierarchy import Hierarchy
-from pointvar.geometry.neighborhood import Neighborhood, Transposed
-from pointvar.geometry.sampling import VoxelGrid, farthest_points, poisson_disk, voxel_grid
-from pointvar.geometry.search import ball_query, knn
+import lazy_loader
 
-__all__ = [
-    "Hierarchy",
-    "Neighborhood",
-    "Transposed",
-    "VoxelGrid",
-    "ball_query",
-    "farthest_points",
-    "kernel_density",
-    "knn",
-    "poisson_disk",
-    "voxel_grid",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pointvar import ops
-from pointvar.cloud import PointCloud, per_cloud
+from pointvar.cloud import PointCloud, check_cloud, per_cloud
 
 
 def kernel_density(cloud: PointCloud, bandwidth: float | Sequence[float] | Tensor) -> Tensor:
@@ -23,10 +23,7 @@ def kernel_density(cloud: PointCloud, bandwidth: float | Sequence[float] | Tenso
         cloud: a batch of clouds.
         bandwidth: h, absolute, in the units of the points; a number or one per cloud.
     """
-    if not isinstance(cloud, PointCloud):
-        raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
+    check_cloud(cloud)
     h = per_cloud(bandwidth, cloud, "bandwidth")
-    if cloud.points.requires_grad:
-        return ops.kernel_density(cloud.points, cloud.offsets, h)
     key = ("density", *h.tolist())
-    return cloud.kept(key, lambda: ops.kernel_density(cloud.points, cloud.offsets, h))
+    return cloud.derived(key, lambda: ops.kernel_density(cloud.points, cloud.offsets, h))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pointvar.cloud import PointCloud
+from pointvar.cloud import PointCloud, check_cloud
 from pointvar.geometry.neighborhood import Neighborhood, check_pair
 from pointvar.geometry.sampling import farthest_points, poisson_disk
 from pointvar.geometry.search import ball_query, draw_seed, knn, positive_int
@@ -57,14 +58,10 @@ class Hierarchy:
         bandwidth: float | None = None,
         queries: PointCloud | None = None,
     ) -> None:
-        if not isinstance(cloud, PointCloud):
-            raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
+        check_cloud(cloud)
         self.radii = [float(radius) for radius in radii]
-        if (
-            not self.radii
-            or sorted(self.radii) != self.radii
-            or not all(0 < r < math.inf for r in self.radii)
-        ):
+        ascending = sorted(self.radii) == self.radii
+        if not self.radii or not ascending or not all(0 < r < math.inf for r in self.radii):
             raise ValueError(f"radii must be positive and ascending, one per level, got {list(radii)}")
         if not 0 < reach < math.inf:
             raise ValueError(f"reach must be positive and finite, got {reach}")
@@ -144,22 +141,17 @@ class Hierarchy:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Hierarchy:
         """A copy on another device, with the neighbourhoods made so far."""
-        return self._moved(
-            lambda cloud: cloud.to(device, non_blocking=non_blocking),
-            lambda tensor: tensor.to(device, non_blocking=non_blocking),
-        )
+        return self._moved(lambda part: part.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Hierarchy:
-        return self._moved(PointCloud.pin_memory, Tensor.pin_memory)
+        return self._moved(lambda part: part.pin_memory())
 
-    def _moved(
-        self, move_cloud: Callable[[PointCloud], PointCloud], move: Callable[[Tensor], Tensor]
-    ) -> Hierarchy:
+    def _moved(self, move: Callable[[Any], Any]) -> Hierarchy:
         copy = Hierarchy.__new__(Hierarchy)
         copy.__dict__.update(self.__dict__)
-        copy.input = move_cloud(self.input)
-        copy.queries = copy.input if self.queries is self.input else move_cloud(self.queries)
-        copy.clouds = [move_cloud(cloud) for cloud in self.clouds]
+        copy.input = move(self.input)
+        copy.queries = copy.input if self.queries is self.input else move(self.queries)
+        copy.clouds = [move(cloud) for cloud in self.clouds]
         copy.kept = [move(keep) for keep in self.kept]
         copy._hoods = {
             key: hood.rebased(copy._cloud(key[0]), copy._cloud(key[1]), move)

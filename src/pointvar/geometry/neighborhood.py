@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pointvar import ops
-from pointvar.cloud import PointCloud, per_cloud
-
-T = TypeVar("T")
+from pointvar.cloud import Keeper, PointCloud, per_cloud
 
 
 class Transposed(NamedTuple):
@@ -25,7 +23,7 @@ class Transposed(NamedTuple):
     """``[E]``: the number of the edge in the neighbourhood itself."""
 
 
-class Neighborhood:
+class Neighborhood(Keeper):
     r"""For each query point x, the support points y in N(x), as compressed rows.
 
     The neighbours of query ``i`` are ``indices[row_offsets[i]:row_offsets[i + 1]]``, ascending.
@@ -58,7 +56,7 @@ class Neighborhood:
         self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
         self._radius, self._farthest, self._density = radius, farthest, density
         self.bandwidth = bandwidth
-        self._cache: dict[Any, Any] = {}
+        self._cache = {}
 
     @classmethod
     def from_edge_index(
@@ -117,11 +115,7 @@ class Neighborhood:
     @property
     def radius(self) -> Tensor:
         """``[M]``; follows the points where it is a distance between them and they need gradients."""
-        if self._radius is not None:
-            return self._radius
-        if self.needs_gradient:
-            return self._reach()
-        return self.kept("radius", self._reach)
+        return self.derived("radius", self._reach) if self._radius is None else self._radius
 
     @property
     def density(self) -> Tensor | None:
@@ -134,7 +128,6 @@ class Neighborhood:
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether what follows from the points must not be kept."""
         given = self._density is not None and self._density.requires_grad
         return given or self.support.points.requires_grad or self.queries.points.requires_grad
 
@@ -155,22 +148,17 @@ class Neighborhood:
 
         Differentiable in the points of both clouds. Where the radius is 0, so is the offset.
         """
-        return (
-            self._relative_positions()
-            if self.needs_gradient
-            else self.kept("offsets", self._relative_positions)
-        )
 
-    def _relative_positions(self) -> Tensor:
-        radius = self.radius
-        scale = torch.where(radius > 0, radius, 1.0)[self.rows, None]
-        return (self.support.points[self.indices] - self.queries.points[self.rows]) / scale
+        def make() -> Tensor:
+            radius = self.radius
+            scale = torch.where(radius > 0, radius, 1.0)[self.rows, None]
+            return (self.support.points[self.indices] - self.queries.points[self.rows]) / scale
+
+        return self.derived("offsets", make)
 
     def edge_radius(self) -> Tensor:
         """The radius of each edge's query, ``[E, 1]``."""
-        if self.needs_gradient:
-            return self.radius[self.rows, None]
-        return self.kept("edge_radius", lambda: self.radius[self.rows, None])
+        return self.derived("edge_radius", lambda: self.radius[self.rows, None])
 
     def transposed(self) -> Transposed:
         """The edges grouped by support point; computed once."""
@@ -184,53 +172,27 @@ class Neighborhood:
 
         Points that follow each other share neighbours, so that these are read from memory once.
         """
-        return self.kept("orders", self._orders)
+        return spatial_order(self.queries), spatial_order(self.support)
 
-    def _orders(self) -> tuple[Tensor, Tensor]:
-        queries = spatial_order(self.queries)
-        return queries, queries if self.queries is self.support else spatial_order(self.support)
-
-    def kept(self, name: Any, make: Callable[[], T]) -> T:
-        """Computes ``make()`` once per name, anew when points were changed in place.
-
-        Callers keep nothing that carries gradients.
-
-        What is made in inference mode is not kept, for it could not be used in training, nor what a
-        compiled graph makes.
-        """
-        compiling = torch.compiler.is_compiling()  # there, versions cannot be seen
-        version = None if compiling else (_version(self.support), _version(self.queries))
-        if name in self._cache and (compiling or self._cache[name][0] == version):
-            kept: T = self._cache[name][1]
-            return kept
-        value = make()
-        if not compiling and not torch.is_inference_mode_enabled():
-            self._cache[name] = (version, value)
-        return value
+    def _versions(self) -> Any:
+        return self.support._versions(), self.queries._versions()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Neighborhood:
         """A copy on another device."""
-        support = self.support.to(device, non_blocking=non_blocking)
-        same = self.queries is self.support
-        queries = support if same else self.queries.to(device, non_blocking=non_blocking)
-        return self.rebased(support, queries, lambda t: t.to(device, non_blocking=non_blocking))
+        return self._moved(lambda part: part.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Neighborhood:
-        support = self.support.pin_memory()
-        queries = support if self.queries is self.support else self.queries.pin_memory()
-        return self.rebased(support, queries, Tensor.pin_memory)
+        return self._moved(lambda part: part.pin_memory())
 
-    def rebased(self, support: PointCloud, queries: PointCloud, move: Any) -> Neighborhood:
+    def _moved(self, move: Callable[[Any], Any]) -> Neighborhood:
+        support = move(self.support)
+        return self.rebased(support, support if self.queries is self.support else move(self.queries), move)
+
+    def rebased(self, support: PointCloud, queries: PointCloud, move: Callable[[Any], Any]) -> Neighborhood:
         """The same edges between copies of the two clouds; ``move`` copies a tensor."""
-        parts = (
-            self.row_offsets,
-            self.indices,
-            self.total_counts,
-            self._radius,
-            self._farthest,
-            self._density,
-        )
-        moved: Any = (*(None if part is None else move(part) for part in parts), self.bandwidth)
+        edges = self.row_offsets, self.indices, self.total_counts
+        given = self._radius, self._farthest, self._density
+        moved: Any = (*(None if part is None else move(part) for part in (*edges, *given)), self.bandwidth)
         return Neighborhood(support, queries, *moved)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -246,6 +208,10 @@ class Neighborhood:
 
 def spatial_order(cloud: PointCloud) -> Tensor:
     """The points ``[N]``, cloud by cloud, along a Z-shaped curve: what is near in space is near there."""
+    return cloud.kept("spatial order", lambda: _along_curve(cloud))
+
+
+def _along_curve(cloud: PointCloud) -> Tensor:
     if not cloud.num_points:
         return cloud.offsets.new_empty(0)
     points = cloud.points.detach()
@@ -262,10 +228,6 @@ def _spread(numbers: Tensor) -> Tensor:
     for shift, mask in ((16, 0x0000FF0000FF), (8, 0x00F00F00F00F), (4, 0x0C30C30C30C3), (2, 0x249249249249)):
         numbers = (numbers | numbers << shift) & mask
     return numbers
-
-
-def _version(cloud: PointCloud) -> int:
-    return 0 if cloud.points.is_inference() else cloud.points._version
 
 
 def check_pair(support: PointCloud, queries: PointCloud) -> None:
@@ -299,6 +261,6 @@ def _farthest(support: PointCloud, queries: PointCloud, source: Tensor, target: 
     offset = support.points.detach()[source] - queries.points.detach()[target]
     squared = (offset * offset).sum(1)
     largest = squared.new_zeros(queries.num_points).scatter_reduce(0, target, squared, "amax")
-    result = torch.full_like(target, -1)[:0].new_full((queries.num_points,), -1)
+    result = target.new_full((queries.num_points,), -1)
     last = squared == largest[target]
     return result.scatter_reduce(0, target[last], source[last], "amax")

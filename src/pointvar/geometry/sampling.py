@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from pointvar import ops
-from pointvar.cloud import PointCloud, per_cloud
+from pointvar.cloud import PointCloud, check_cloud, per_cloud
 from pointvar.geometry.search import draw_seed
 
 
 def poisson_disk(
-    cloud: PointCloud,
-    radius: float | Sequence[float] | Tensor,
-    generator: torch.Generator | None = None,
+    cloud: PointCloud, radius: float | Sequence[float] | Tensor, generator: torch.Generator | None = None
 ) -> Tensor:
     r"""Indices of a maximal subset whose points are at least ``radius`` apart, ascending.
 
@@ -29,7 +27,7 @@ def poisson_disk(
         radius: a number, or one per cloud.
         generator: fixes the order; default: torch's global generator.
     """
-    _check_cloud(cloud)
+    check_cloud(cloud)
     radii = per_cloud(radius, cloud, "radius")
     return ops.poisson_disk(cloud.points.detach(), cloud.offsets, radii, draw_seed(generator))
 
@@ -51,7 +49,7 @@ def farthest_points(
         count: points to choose, a number or one per cloud (all points of a cloud that has fewer).
         start: number of the first point within its cloud, one or one per cloud; default 0.
     """
-    _check_cloud(cloud)
+    check_cloud(cloud)
     if (ratio is None) == (count is None):
         raise ValueError("farthest_points needs either ratio or count")
     lengths = cloud.lengths.cpu()
@@ -68,13 +66,8 @@ def farthest_points(
     first = torch.zeros_like(lengths) if start is None else _integers(start, cloud, "start")
     if bool(((first < 0) | (first >= lengths.clamp(min=1))).any()):
         raise ValueError(f"start must name a point of each cloud, got {start} for lengths {lengths.tolist()}")
-    return ops.farthest_points(
-        cloud.points.detach(),
-        cloud.offsets,
-        counts.to(cloud.device),
-        first.to(cloud.device),
-        int(counts.sum()),
-    )
+    counts, first, total = counts.to(cloud.device), first.to(cloud.device), int(counts.sum())
+    return ops.farthest_points(cloud.points.detach(), cloud.offsets, counts, first, total)
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ def voxel_grid(cloud: PointCloud, size: float | Sequence[float] | Tensor) -> Vox
         cloud: a batch of clouds; each has cells of its own.
         size: edge length of the cells, a number or one per cloud.
     """
-    _check_cloud(cloud)
+    check_cloud(cloud)
     sizes = per_cloud(size, cloud, "size")[cloud.batch, None]
     cells = (cloud.points.detach().double() / sizes.double()).floor()
     group = cloud.batch
@@ -117,11 +110,6 @@ def voxel_grid(cloud: PointCloud, size: float | Sequence[float] | Tensor) -> Vox
     clouds = torch.zeros_like(counts).scatter(0, group, cloud.batch)
     lengths = torch.bincount(clouds, minlength=cloud.num_clouds)
     return VoxelGrid(PointCloud(grid.average(cloud.points), lengths), group, counts)
-
-
-def _check_cloud(cloud: PointCloud) -> None:
-    if not isinstance(cloud, PointCloud):
-        raise TypeError(f"cloud must be a PointCloud, got {type(cloud).__name__}")
 
 
 def _integers(value: object, cloud: PointCloud, name: str) -> Tensor:

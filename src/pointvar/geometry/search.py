@@ -38,15 +38,7 @@ def ball_query(
     cap, seed = -1, 0
     if max_neighbors is not None:
         cap, seed = positive_int(max_neighbors, "max_neighbors"), draw_seed(generator)
-    row_offsets, indices, total = ops.ball_query(
-        support.points.detach(),
-        support.offsets,
-        queries.points.detach(),
-        queries.offsets,
-        radii,
-        cap,
-        seed,
-    )
+    row_offsets, indices, total = ops.ball_query(*_packed(support), *_packed(queries), radii, cap, seed)
     radii = radii.expand(queries.num_points) if len(radii) == 1 else radii[queries.batch]
     return Neighborhood(support, queries, row_offsets, indices, total, radius=radii)
 
@@ -59,14 +51,12 @@ def knn(support: PointCloud, queries: PointCloud, k: int) -> Neighborhood:
     to its farthest neighbour.
     """
     check_pair(support, queries)
-    row_offsets, indices, farthest = ops.knn(
-        support.points.detach(),
-        support.offsets,
-        queries.points.detach(),
-        queries.offsets,
-        positive_int(k, "k"),
-    )
+    row_offsets, indices, farthest = ops.knn(*_packed(support), *_packed(queries), positive_int(k, "k"))
     return Neighborhood(support, queries, row_offsets, indices, row_offsets.diff(), farthest=farthest)
+
+
+def _packed(cloud: PointCloud) -> tuple[Tensor, Tensor]:
+    return cloud.points.detach(), cloud.offsets
 
 
 def draw_seed(generator: torch.Generator | None) -> int:

@@ -1,6 +1,7 @@
 from .classifier import Classifier as Classifier
 from .convolutions import Method as Method
 from .names import NETWORKS as NETWORKS
+from .network import Network as Network
 from .plain import PlainNet as PlainNet
 from .pointconv import PointConvClassifier as PointConvClassifier
 from .pointconv import PointConvNet as PointConvNet

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy
-from pointvar.models.convolutions import Convolutions, Method, check_levels
-from pointvar.models.storage import savable
+from pointvar.models.convolutions import Convolutions, Method
+from pointvar.models.network import Network, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, global_mean, linear
 from pointvar.nn.norm import Norm, for_rows
 
 
-@savable
-class Classifier(nn.Module):
+class Classifier(Network):
     r"""One prediction for each cloud, by levels of ever fewer points and two convolutions in each.
 
     Per level: the features at the kept points, then two convolutions with receptive field

@@ -16,9 +16,9 @@ from pointvar import basis as bases
 from pointvar import estimator as estimators
 from pointvar import methods
 from pointvar.convolution import PointConvolution
-from pointvar.geometry import Hierarchy
 from pointvar.nn.norm import Norm
 from pointvar.orthonormal import orthonormalise
+from pointvar.registry import Registry
 
 Part = str | nn.Module | Callable[..., Any]
 Method = str | Callable[..., PointConvolution] | tuple[Part, Part]
@@ -46,48 +46,28 @@ class Convolutions:
     def __call__(
         self, in_channels: int, out_channels: int, radius: float | None = None, bias: bool = False
     ) -> PointConvolution:
-        if isinstance(self.method, tuple):
-            conv = self._pair(in_channels, out_channels, bias)
+        method = self.method
+        options: dict[str, Any] = {"bias": bias, "unit_response": self.unit_response}
+        if isinstance(method, tuple):
+            if len(method) != 2:
+                raise ValueError(f"a method by parts is a pair (basis, estimator), got {method!r}")
+            basis = self._part(method[0], bases, bases.Basis)
+            estimator = self._part(method[1], estimators, estimators.Estimator)
+            options["generator"] = self.generator
+            conv = PointConvolution(in_channels, out_channels, basis, estimator, **options)
         else:
-            conv = self._whole(self.method, in_channels, out_channels, radius, bias)
+            named = _parameters(methods.METHODS.get(method) if isinstance(method, str) else method)
+            if named.get("radius", 0) is None:
+                options["radius"] = radius
+            if "batch_norm" in named and self.norm == "batch":
+                options["batch_norm"] = True
+            conv = methods.resolve(method, in_channels, out_channels, **options, **self._options())
         return orthonormalise(conv) if self.orthonormal else conv
 
-    def _whole(
-        self,
-        method: str | Callable[..., PointConvolution],
-        in_channels: int,
-        out_channels: int,
-        radius: float | None,
-        bias: bool,
-    ) -> PointConvolution:
-        options: dict[str, Any] = {
-            "dim": self.dim,
-            "bias": bias,
-            "unit_response": self.unit_response,
-            "generator": self.generator,
-        }
-        if self.num_basis is not None:
-            options["num_basis"] = self.num_basis
-        named = _parameters(methods.METHODS.get(method) if isinstance(method, str) else method)
-        if named.get("radius", 0) is None:
-            options["radius"] = radius
-        if "batch_norm" in named and self.norm == "batch":
-            options["batch_norm"] = True
-        return methods.resolve(method, in_channels, out_channels, **options)
-
-    def _pair(self, in_channels: int, out_channels: int, bias: bool) -> PointConvolution:
-        if not isinstance(self.method, tuple) or len(self.method) != 2:
-            raise ValueError(f"a method by parts is a pair (basis, estimator), got {self.method!r}")
-        basis, estimator = self.method
-        return PointConvolution(
-            in_channels,
-            out_channels,
-            self._part(basis, bases, bases.Basis),
-            self._part(estimator, estimators, estimators.Estimator),
-            bias,
-            self.unit_response,
-            generator=self.generator,
-        )
+    def _options(self) -> dict[str, Any]:
+        """What methods, bases and estimators are made with."""
+        size = {} if self.num_basis is None else {"num_basis": self.num_basis}
+        return {"dim": self.dim, "generator": self.generator, **size}
 
     def _part(self, part: Part, room: ModuleType, kind: type) -> Any:
         if isinstance(part, nn.Module):
@@ -95,21 +75,13 @@ class Convolutions:
             if isinstance(part, (bases.Basis, estimators.Estimator)):
                 part.reset_parameters(self.generator)  # each layer draws its own
             return part
-        make = _named(part, room, kind) if isinstance(part, str) else part
-        options: dict[str, Any] = {"dim": self.dim, "generator": self.generator}
-        if self.num_basis is not None:
-            options["num_basis"] = self.num_basis
+        make: Any = part
+        if isinstance(part, str):
+            known = {name: found for name, found in vars(room).items() if name in room.__all__}
+            classes = {name: c for name, c in known.items() if inspect.isclass(c) and c is not kind}
+            make = Registry(kind.__name__.lower(), classes).resolve(part)
         named = _parameters(make)
-        return make(**{name: value for name, value in options.items() if name in named})
-
-
-def _named(name: str, room: ModuleType, kind: type) -> Callable[..., Any]:
-    """The basis or the estimator of that name."""
-    classes = {key: getattr(room, key) for key in room.__all__ if inspect.isclass(getattr(room, key))}
-    del classes[kind.__name__]
-    if name not in classes:
-        raise ValueError(f"there is no {kind.__name__.lower()} {name!r}; known are {', '.join(classes)}")
-    return classes[name]
+        return make(**{name: value for name, value in self._options().items() if name in named})
 
 
 def _parameters(function: Any) -> dict[str, Any]:
@@ -117,11 +89,3 @@ def _parameters(function: Any) -> dict[str, Any]:
     if not callable(function):
         return {}
     return {name: p.default for name, p in inspect.signature(function).parameters.items()}
-
-
-def check_levels(levels: object, count: int) -> None:
-    """A network takes a hierarchy with as many levels as it has itself."""
-    if not isinstance(levels, Hierarchy):
-        raise TypeError(f"a network takes features and a Hierarchy, got {type(levels).__name__}")
-    if len(levels) != count:
-        raise ValueError(f"the network has {count} levels, the hierarchy {len(levels)}")

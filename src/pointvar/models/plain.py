@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from pointvar.geometry import Neighborhood
 from pointvar.models.convolutions import Convolutions, Method
-from pointvar.models.storage import savable
+from pointvar.models.network import Network
 from pointvar.nn import ConvolutionBlock, NormActivation
 from pointvar.nn.norm import Norm
 
 
-@savable
-class PlainNet(nn.Module):
+class PlainNet(Network):
     r"""Convolutions on one neighbourhood, one after the other, without pooling or skips.
 
     .. math:: F_1 = \mathrm{conv}_1(F_0), \qquad F_l = \mathrm{conv}_l(\mathrm{act}(\mathrm{norm}(F_{l - 1})))
@@ -27,17 +26,12 @@ class PlainNet(nn.Module):
         depth: number of convolutions.
         channels: of all layers between the first and the last.
         in_channels, out_channels: of the network; default: ``channels``.
-        method: see ``pointvar.models.Method``.
         activation: a module; default: leaky ReLU of slope 0.2.
         norm: before each activation, see ``pointvar.nn.make_norm``.
-        unit_response: of the convolutions.
-        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: of the convolutions.
         dropout: before each convolution but the first.
         radius: nominal receptive field, for methods that want to know it (PointConv).
-        dim: D
-        num_basis: K; default: the method's own.
-        generator: where the weights come from; default: torch's global generator.
+        method, unit_response, orthonormal, dim, num_basis, generator: as in ``Classifier``.
 
     Shapes:
         - features: ``[N, in_channels]``; result: ``[N, out_channels]``

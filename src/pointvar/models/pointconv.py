@@ -6,22 +6,21 @@ Wu, Qi, Li 2019, "PointConv: Deep convolutional networks on 3D point clouds", ht
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from pointvar.cloud import PointCloud
-from pointvar.convolution import PointConvolution
 from pointvar.geometry import Hierarchy, Neighborhood
-from pointvar.models.convolutions import Convolutions, Method, check_levels
-from pointvar.models.storage import savable
-from pointvar.nn import NormActivation, global_mean, interpolate, linear
+from pointvar.models.convolutions import Convolutions, Method
+from pointvar.models.network import Network, check_levels
+from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, global_mean, interpolate, linear
 from pointvar.nn.norm import Norm, for_rows
 
 
-@savable
-class PointConvNet(nn.Module):
+class PointConvNet(Network):
     r"""One prediction for each point, by PointConv's network for ScanNet.
 
     Each level of the encoder has linear layers at the finer points, then a convolution to the coarser ones.
@@ -30,9 +29,6 @@ class PointConvNet(nn.Module):
     each layer but the last.
 
     Args:
-        in_channels: of the input features.
-        num_classes: outputs.
-        method: see ``pointvar.models.Method``.
         counts: points of each level, an integer, or a share of the level before.
         encoder: channels of each level: of its linear layers and, last, of its convolution.
         decoder: the same from the coarsest step on: first the convolution, then the linear layers.
@@ -40,15 +36,12 @@ class PointConvNet(nn.Module):
         neighbors: k in the encoder.
         decoder_neighbors: k in the decoder.
         radii: nominal receptive field of each level, for methods that want to know it (PointConv).
-        norm: see ``pointvar.nn.make_norm``. The original has ``"batch"``.
+        norm: the original has ``"batch"``.
         head_dropout: before the last layer.
         slope: of the leaky ReLU; 0 makes it a ReLU.
-        unit_response: of the convolutions.
-        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place.
-        dim: D
-        num_basis: K; default: the method's own.
-        generator: where the weights come from; default: torch's global generator.
+
+    The others: as in ``Classifier``.
 
     Shapes:
         - features: ``[N, in_channels]``; result: ``[N, num_classes]``
@@ -105,10 +98,7 @@ class PointConvNet(nn.Module):
         self.last = linear(head, num_classes, generator)
 
     def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
-        """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too.
-
-        Nothing in them is random; the generator is there because other networks' levels need one.
-        """
+        """As in ``Classifier``; nothing in these levels is random, and no generator needed."""
         levels = Hierarchy(cloud, self.radii, generator=generator, farthest=self.counts)
         for level in range(len(levels)):
             levels.down(level - 1, nearest=self.neighbors)
@@ -130,8 +120,7 @@ class PointConvNet(nn.Module):
         return self.last(self.hidden(features, levels.input))
 
 
-@savable
-class PointConvClassifier(nn.Module):
+class PointConvClassifier(Network):
     r"""One prediction for each cloud, by PointConv's network for ModelNet40.
 
     Each level has linear layers at the finer points, then a convolution to the coarser ones; the last
@@ -191,10 +180,7 @@ class PointConvClassifier(nn.Module):
         self.head = nn.Sequential(*hidden, linear([size, *head][-1], num_classes, generator))
 
     def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
-        """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too.
-
-        Nothing in them is random; the generator is there because other networks' levels need one.
-        """
+        """As in ``Classifier``; nothing in these levels is random, and no generator needed."""
         levels = Hierarchy(cloud, self.radii[:-1], generator=generator, farthest=self.counts)
         for level, k in enumerate(self.neighbors):
             levels.down(level - 1, nearest=k)
@@ -219,23 +205,26 @@ def from_centre(cloud: PointCloud) -> Neighborhood:
         sources = torch.arange(cloud.num_points, device=cloud.device)
         return Neighborhood.from_edge_index(torch.stack([sources, targets]), cloud, centres)
 
-    return make() if cloud.points.requires_grad else cloud.kept("from centre", make)
+    return cloud.derived("from centre", make)
 
 
+@dataclass
 class _Builder:
     """Makes the parts of both networks."""
 
-    def __init__(self, make: Convolutions, norm: Norm, slope: float, bias: bool) -> None:
-        self.make, self.norm, self.slope, self.bias = make, norm, slope, bias
+    make: Convolutions
+    norm: Norm
+    slope: float
+    bias: bool
 
     def after(self, size: int, dropout: float = 0.0) -> NormActivation:
         return NormActivation(size, self.norm, nn.LeakyReLU(self.slope), dropout, self.bias)
 
-    def linear(self, size: int, width: int, dropout: float = 0.0) -> _Linear:
-        return _Linear(linear(size, width, self.make.generator), self.after(width, dropout))
+    def linear(self, size: int, width: int, dropout: float = 0.0) -> LinearBlock:
+        return LinearBlock(None, linear(size, width, self.make.generator), self.after(width, dropout))
 
-    def convolution(self, size: int, width: int, radius: float) -> _Convolution:
-        return _Convolution(self.make(size, width, radius), self.after(width))
+    def convolution(self, size: int, width: int, radius: float) -> ConvolutionBlock:
+        return ConvolutionBlock(None, self.make(size, width, radius), self.after(width))
 
     def encode(self, size: int, widths: Sequence[int], radius: float) -> _Encode:
         linears = [self.linear(*pair) for pair in pairwise([size, *widths[:-1]])]
@@ -247,32 +236,10 @@ class _Builder:
         return _Decode(convolution, [self.linear(*pair) for pair in pairwise(sizes)])
 
 
-class _Linear(nn.Module):
-    """A linear layer, norm, activation."""
-
-    def __init__(self, linear: nn.Linear, after: NormActivation) -> None:
-        super().__init__()
-        self.linear, self.after = linear, after
-
-    def forward(self, features: Tensor, cloud: PointCloud | None = None) -> Tensor:
-        return self.after(self.linear(features), cloud)
-
-
-class _Convolution(nn.Module):
-    """A convolution, norm, activation."""
-
-    def __init__(self, convolution: PointConvolution, after: NormActivation) -> None:
-        super().__init__()
-        self.convolution, self.after = convolution, after
-
-    def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
-        return self.after(self.convolution(features, hood), hood.queries)
-
-
 class _Encode(nn.Module):
     """Linear layers at the support, then a convolution to the queries."""
 
-    def __init__(self, linears: list[_Linear], convolution: _Convolution) -> None:
+    def __init__(self, linears: list[LinearBlock], convolution: ConvolutionBlock) -> None:
         super().__init__()
         self.linears, self.convolution = nn.ModuleList(linears), convolution
 
@@ -285,7 +252,7 @@ class _Encode(nn.Module):
 class _Decode(nn.Module):
     """A convolution, other features beside its result, then linear layers."""
 
-    def __init__(self, convolution: _Convolution, linears: list[_Linear]) -> None:
+    def __init__(self, convolution: ConvolutionBlock, linears: list[LinearBlock]) -> None:
         super().__init__()
         self.convolution, self.linears = convolution, nn.ModuleList(linears)
 

@@ -2,67 +2,48 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from pointvar import methods
+from pointvar.atomic import write_atomically
+from pointvar.models.names import NETWORKS
+from pointvar.models.network import Network
+from pointvar.models.plain import PlainNet
 
-T = TypeVar("T", bound=type[nn.Module])
 
-_NETWORKS: dict[str, type[nn.Module]] = {}
-
-
-def savable(network: T) -> T:
-    """Class decorator: a network that remembers its arguments, so that ``save`` can write them.
-
-    Arguments must be numbers, strings, lists of such, or a named method; a generator is not remembered.
-    """
-    _NETWORKS[network.__name__] = network
-    signature, build = inspect.signature(network), network.__init__
-
-    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        bound = dict(signature.bind(*args, **kwargs).arguments)
-        bound.pop("generator", None)
-        self.__dict__["arguments"] = bound
-
-    __init__.__doc__, __init__.__wrapped__ = build.__doc__, build  # type: ignore[attr-defined]
-    network.__init__ = __init__  # type: ignore[method-assign]
-    return network
+def _known() -> dict[str, type[Network]]:
+    """The networks that a file may hold, by the names of their classes."""
+    return {network.__name__: network for network in (*NETWORKS.values(), PlainNet)}
 
 
 def can_save(model: nn.Module) -> bool:
     """Whether ``save`` knows the network."""
-    return type(model) in _NETWORKS.values()
+    return isinstance(model, Network) and type(model) in _known().values()
 
 
 def save(model: nn.Module, path: str | Path, **notes: Any) -> None:
     """Writes a network to one file, from which ``load`` makes it again.
 
     Args:
-        model: a network of ``pointvar.models``.
+        model: a network of ``pointvar.models``, or a `Network` of your own that is listed in ``NETWORKS``.
         path: of the file, by custom ``*.safetensors``. It is whole, or not there.
         notes: what else is to be known, such as the names of the classes; anything that JSON can hold.
     """
-    if not can_save(model):
-        raise TypeError(f"{type(model).__name__} cannot be saved: known networks are {', '.join(_NETWORKS)}")
-    arguments = {name: _plain(name, value) for name, value in model.__dict__["arguments"].items()}
+    if not isinstance(model, Network) or not can_save(model):
+        raise TypeError(f"{type(model).__name__} cannot be saved: known networks are {', '.join(_known())}")
+    arguments = {name: _plain(name, value) for name, value in model.arguments.items()}
     description = {"network": type(model).__name__, "arguments": arguments, "notes": notes}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.writing")
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(tensors, temporary, {"pointvar": json.dumps(description)})
-    os.replace(temporary, path)
+    content = safetensors.torch.save(tensors, {"pointvar": json.dumps(description)})
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
 
 
 def load(path: str | Path) -> nn.Module:
@@ -71,11 +52,11 @@ def load(path: str | Path) -> nn.Module:
     Nothing in the file is executed: it names a network and a method, which must be those of this library.
     """
     description, tensors = _read(Path(path))
-    name = description["network"]
-    if name not in _NETWORKS:
-        raise ValueError(f"{path} holds a network {name!r}; known are {', '.join(_NETWORKS)}")
+    name, known = description["network"], _known()
+    if name not in known:
+        raise ValueError(f"{path} holds a network {name!r}; known are {', '.join(known)}")
     try:
-        model = _NETWORKS[name](**{k: _restored(v) for k, v in description["arguments"].items()})
+        model = known[name](**{k: _restored(v) for k, v in description["arguments"].items()})
         model.load_state_dict(tensors)
     except (TypeError, RuntimeError) as error:
         raise ValueError(f"{path} does not fit the network {name}: {error}") from error
@@ -103,13 +84,13 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, t
 
 def _plain(name: str, value: Any) -> Any:
     """An argument as JSON has it."""
-    known: dict[Callable[..., Any], str] = {function: key for key, function in methods.METHODS.items()}
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(name, part) for part in value]
-    if inspect.isfunction(value) and value in known:
-        return known[value]
+    for known, method in methods.METHODS.items():
+        if value is method:
+            return known
     raise ValueError(
         f"{name}={value!r} cannot be saved: a network is saved by names; keep how it is made in your code, "
         "and its state_dict in a file"

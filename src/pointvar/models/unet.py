@@ -11,14 +11,13 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from pointvar.cloud import PointCloud
 from pointvar.geometry import Hierarchy, Neighborhood
-from pointvar.models.convolutions import Convolutions, Method, check_levels
-from pointvar.models.storage import savable
+from pointvar.models.convolutions import Convolutions, Method
+from pointvar.models.network import Network, check_levels
 from pointvar.nn import ConvolutionBlock, LinearBlock, NormActivation, at_kept, linear
 from pointvar.nn.norm import Norm
 
 
-@savable
-class SegmentationUNet(nn.Module):
+class SegmentationUNet(Network):
     r"""One prediction for each query point, from a context that may be larger than the queries' own place.
 
     A convolution takes the input to level 0. Each level of the encoder starts from the features at its kept
@@ -30,26 +29,15 @@ class SegmentationUNet(nn.Module):
     The defaults are the paper's for ScanNet, without normalisation.
 
     Args:
-        in_channels: of the input features.
-        num_classes: outputs.
-        method: see ``pointvar.models.Method``.
-        channels: of the levels.
-        radii: Poisson radius of each level.
         reach: receptive field in units of the level's radius; between levels the finer one decides.
-        max_neighbors: random cap on the neighbours of a point; ``None``: no cap.
-        norm: see ``pointvar.nn.make_norm``.
         dropout: before each layer but the first.
-        slope: of the leaky ReLU.
-        unit_response: of the convolutions.
-        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place.
         first_reach: of the convolution from the input to level 0; default: ``reach``.
         bandwidth: of the densities, in units of the radius of the level they are of.
         checkpoint: keeps only what stands between the levels for the backward pass and computes the rest
             again, for clouds that would not fit into memory otherwise.
-        dim: D
-        num_basis: K; default: the method's own.
-        generator: where the weights come from; default: torch's global generator.
+
+    The others: as in ``Classifier``.
 
     Shapes (N input points, M queries; by default the queries are the input points):
         - features: ``[N, in_channels]``; result: ``[M, num_classes]``
@@ -109,10 +97,7 @@ class SegmentationUNet(nn.Module):
         self.exit = convolution(channels[0], num_classes, 0, bias_after=True)
 
     def hierarchy(
-        self,
-        cloud: PointCloud,
-        queries: PointCloud | None = None,
-        generator: torch.Generator | None = None,
+        self, cloud: PointCloud, queries: PointCloud | None = None, generator: torch.Generator | None = None
     ) -> Hierarchy:
         """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too.
 
@@ -121,15 +106,8 @@ class SegmentationUNet(nn.Module):
             queries: where predictions are wanted; default: at the input points.
             generator: source of all randomness; default: torch's global generator.
         """
-        levels = Hierarchy(
-            cloud,
-            self.radii,
-            self.reach,
-            self.max_neighbors,
-            generator,
-            bandwidth=self.bandwidth,
-            queries=queries,
-        )
+        ball = self.radii, self.reach, self.max_neighbors
+        levels = Hierarchy(cloud, *ball, generator, bandwidth=self.bandwidth, queries=queries)
         levels.down(-1, self.first_reach)
         for level in range(len(levels)):
             levels.within(level)
@@ -148,8 +126,8 @@ class SegmentationUNet(nn.Module):
             features = self._run(stage, features, levels.within(level))
             skips.append(features)
         for rise in self.decoder:
-            level = len(skips) - 1
             skips.pop()
+            level = len(skips)
             features = self._run(rise, features, levels.up(level), skips[-1], levels.within(level - 1))
         return self.exit(features, levels.out())
 

@@ -46,29 +46,38 @@ class NormActivation(nn.Module):
 
 
 class ConvolutionBlock(nn.Module):
-    """What stands before a convolution, and the convolution: ``block(features, hood)``."""
+    """A convolution, with what stands before and after it: ``block(features, hood)``."""
 
-    def __init__(self, before: NormActivation | None, convolution: PointConvolution) -> None:
+    def __init__(
+        self,
+        before: NormActivation | None,
+        convolution: PointConvolution,
+        after: NormActivation | None = None,
+    ) -> None:
         super().__init__()
-        self.before, self.convolution = before, convolution
+        self.before, self.convolution, self.after = before, convolution, after
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         if self.before is not None:
             features = self.before(features, hood.support)
-        return self.convolution(features, hood)
+        features = self.convolution(features, hood)
+        return features if self.after is None else self.after(features, hood.queries)
 
 
 class LinearBlock(nn.Module):
-    """What stands before a linear layer, and the layer: ``block(features, cloud)``."""
+    """A linear layer, with what stands before and after it: ``block(features, cloud)``."""
 
-    def __init__(self, before: NormActivation | None, linear: nn.Linear) -> None:
+    def __init__(
+        self, before: NormActivation | None, linear: nn.Linear, after: NormActivation | None = None
+    ) -> None:
         super().__init__()
-        self.before, self.linear = before, linear
+        self.before, self.linear, self.after = before, linear, after
 
     def forward(self, features: Tensor, cloud: PointCloud | None = None) -> Tensor:
         if self.before is not None:
             features = self.before(features, cloud)
-        return self.linear(features)
+        features = self.linear(features)
+        return features if self.after is None else self.after(features, cloud)
 
 
 def linear(in_channels: int, out_channels: int, generator: torch.Generator | None = None) -> nn.Linear:

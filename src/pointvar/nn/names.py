@@ -4,17 +4,12 @@ An entry makes a module ``(features, cloud) -> features`` for so many channels: 
 a parameter ``bias`` or ``momentum`` gets those of `make_norm`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pointvar.registry import Registry
 
-if TYPE_CHECKING:
-    from torch import nn
-
-NORMS: Registry[Callable[..., nn.Module]] = Registry(
+NORMS: Registry[Callable[..., Any]] = Registry(
     "norm",
     {
         "none": "pointvar.nn.norm:no_norm",

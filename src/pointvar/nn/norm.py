@@ -12,6 +12,7 @@ Without a cloud (``None``) each row counts as a cloud of one point, as after glo
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -19,35 +20,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pointvar.cloud import PointCloud
+from pointvar.nn.names import NORMS
 from pointvar.nn.pool import check_rows, cloud_sum
 
 Norm = str | Callable[[int], nn.Module]
 """A name, or a function that makes a norm for so many channels."""
-
-NORMS = ("none", "batch", "group", "layer")
 
 
 def make_norm(norm: Norm, channels: int, bias: bool = False, momentum: float = 0.1) -> nn.Module:
     """A norm from its name, or from any function ``channels -> module`` that makes one.
 
     Args:
-        norm: ``"none"``, ``"batch"``, ``"group"``, ``"layer"``, or a function; the module that it makes
-            takes ``(features, cloud)``.
+        norm: a name of ``NORMS``, or a function; the module that it makes takes ``(features, cloud)``.
         channels: C
         bias: ``"none"`` is a learned bias, not nothing.
         momentum: of the running statistics of ``"batch"``.
     """
     if callable(norm):
         return norm(channels)
-    if norm == "none":
-        return Bias(channels) if bias else NoNorm()
-    if norm == "batch":
-        return BatchNorm(channels, momentum)
-    if norm == "group":
-        return CloudGroupNorm(channels)
-    if norm == "layer":
-        return LayerNorm(channels)
-    raise ValueError(f"norm must be a function or one of {', '.join(NORMS)}, got {norm!r}")
+    make, options = NORMS.resolve(norm), {"bias": bias, "momentum": momentum}
+    named = inspect.signature(make).parameters
+    return make(channels, **{name: value for name, value in options.items() if name in named})
 
 
 def for_rows(norm: Norm) -> Norm:
@@ -55,11 +48,13 @@ def for_rows(norm: Norm) -> Norm:
 
     A group of two channels of a single row would be normalised to +1 and -1, whatever they were.
     """
-    return (
-        (lambda channels: CloudGroupNorm(channels, max(1, min(32, channels // 8))))
-        if norm == "group"
-        else norm
-    )
+    if norm != "group":
+        return norm
+    return lambda channels: CloudGroupNorm(channels, max(1, min(32, channels // 8)))
+
+
+def no_norm(channels: int, bias: bool = False) -> nn.Module:
+    return Bias(channels) if bias else NoNorm()
 
 
 class NoNorm(nn.Module):

@@ -54,8 +54,7 @@ def interpolate(features: Tensor, hood: Neighborhood) -> Tensor:
         total = weights.new_zeros(hood.queries.num_points).index_add(0, hood.rows, weights)
         return (weights / total[hood.rows])[:, None]
 
-    weights = make() if hood.needs_gradient else hood.kept("interpolation", make)
-    return project(features, weights, hood.row_offsets, hood.indices)
+    return project(features, hood.derived("interpolation", make), hood.row_offsets, hood.indices)
 
 
 def cloud_sum(values: Tensor, cloud: PointCloud) -> Tensor:

@@ -1,0 +1,10 @@
+from .density import kernel_density as kernel_density
+from .hierarchy import Hierarchy as Hierarchy
+from .neighborhood import Neighborhood as Neighborhood
+from .neighborhood import Transposed as Transposed
+from .sampling import VoxelGrid as VoxelGrid
+from .sampling import farthest_points as farthest_points
+from .sampling import poisson_disk as poisson_disk
+from .sampling import voxel_grid as voxel_grid
+from .search import ball_query as ball_query
+from .search import knn as knn
