@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from training_cases import tiny
 
-from pointvar.train import VarianceInit
+from pointvar.init import Table
+from pointvar.train import VarianceInit, fit
 
 
 class Plain(lightning.LightningModule):
@@ -80,6 +82,25 @@ def test_any_named_initialisation_of_a_part(tmp_path: Path, loader: DataLoader[A
     assert [entry.name for entry in callback.report.layers] == [str(2 * n) for n in range(8)]  # within net
     expected = torch.randn(64, 64, generator=torch.Generator().manual_seed(5)) * (2 / 128) ** 0.5
     torch.testing.assert_close(module.start, expected)
+
+
+def test_fit_tells_transfer_the_second_moment_of_the_features() -> None:
+    """Var[w] = 1 / (C z m): normals have C = 3 channels and the second moment m = 1/3."""
+    config = tiny({"init": {"method": "transfer"}, "data": {"normals": True, "scale": 0.0}}, epochs=1)
+    result = fit(config)
+    assert result.init is not None
+    z = Table.load("modelnet40").z["MCConv"][0]
+    assert result.init["layers"][0]["variance"] == pytest.approx(1 / z, rel=1e-5)
+
+
+def test_in_fit_what_dropout_drops_while_measuring_depends_on_the_seed_alone() -> None:
+    measured = []
+    for state, seed in ((1, 0), (2, 0), (2, 1)):
+        torch.manual_seed(state)
+        result = fit(tiny({"model": {"dropout": 0.5}}, epochs=1, seed=seed))
+        assert result.init is not None
+        measured.append([layer["second_moment"] for layer in result.init["layers"]])
+    assert measured[0] == measured[1] != measured[2]
 
 
 def test_wrong_arguments() -> None:

@@ -23,7 +23,7 @@ def build_model(config: ModelConfig, data: Data, generator: torch.Generator | No
     network: Any = NETWORKS.resolve(config.network)
     if network.task != data.task:
         raise ValueError(f"model.network={config.network} is for {network.task}, the data for {data.task}")
-    known, defaults = inspect.signature(network).parameters, ModelConfig()
+    known, defaults = inspect.signature(network.__init__).parameters, ModelConfig()
     options: dict[str, Any] = {}
     for name, value in asdict(config).items():
         parameter = "checkpoint" if name == "recompute" else name
