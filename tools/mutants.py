@@ -23,6 +23,7 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -49,7 +50,14 @@ from parso.python.tree import Keyword, Name
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).with_suffix(".yaml")
 PACKAGE = Path("src/pointvar")
-PRELOADED = ("torch", "pytest", "hypothesis", "hypothesis.extra.numpy", "numpy.testing", "torch._dynamo")
+PRELOADED = (
+    "torch",
+    "pytest",
+    "hypothesis.extra.numpy",
+    "torch._dynamo",
+    "lightning.pytorch",
+    "jsonargparse",
+)
 # An editable install finds the package before PYTHONPATH does, and so not the copy.
 FORGET_INSTALLED = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in repr(f)]
@@ -395,7 +403,8 @@ def try_all(work: list[tuple[Mutant, list[str], str]], jobs: int, folder: Path) 
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for module in PRELOADED:
-        __import__(module)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     trees = [Tree(folder / str(i)) for i in range(jobs)]
     limits: dict[tuple[str, ...], float] = {}
     for tests in {tuple(tests) for _, tests, _ in work}:
