@@ -252,9 +252,8 @@ class Tree:
         self.folder = folder
         ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "docs", "benchmarks")
         shutil.copytree(ROOT, folder, ignore=ignored)
-        for kernels in Path(sysconfig.get_path("platlib"), PACKAGE.name).glob(
-            "_native*"
-        ):  # of an editable install
+        installed = Path(sysconfig.get_path("platlib"), PACKAGE.name)
+        for kernels in installed.glob("_native*"):  # of an editable install
             shutil.copy(kernels, folder / PACKAGE)
         (folder / "src/sitecustomize.py").write_text(FORGET_INSTALLED)
         compileall.compile_dir(folder / "src", quiet=2)
