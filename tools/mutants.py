@@ -23,6 +23,7 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -49,7 +50,14 @@ from parso.python.tree import Keyword, Name
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).with_suffix(".yaml")
 PACKAGE = Path("src/pointvar")
-PRELOADED = ("torch", "pytest", "hypothesis", "hypothesis.extra.numpy", "numpy.testing", "torch._dynamo")
+PRELOADED = (
+    "torch",
+    "pytest",
+    "hypothesis.extra.numpy",
+    "torch._dynamo",
+    "lightning.pytorch",
+    "jsonargparse",
+)
 # An editable install finds the package before PYTHONPATH does, and so not the copy.
 FORGET_INSTALLED = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in repr(f)]
@@ -153,6 +161,12 @@ class Mutant:
     source: str
     """Of the file, a digest."""
 
+    def code(self) -> str:
+        """The file with the change."""
+        kind = next(kind for name, _, kind in operators() if name == self.operator)
+        source = (ROOT / PACKAGE / self.file).read_text("utf8")
+        return MutationVisitor.mutate_code(source, kind(), self.occurrence)
+
 
 def mutants_of(file: str, count: int, rng: random.Random) -> list[Mutant]:
     """Mutants of a file that differ from it in more than annotations and messages, at most one for each place
@@ -238,9 +252,8 @@ class Tree:
         self.folder = folder
         ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "docs", "benchmarks")
         shutil.copytree(ROOT, folder, ignore=ignored)
-        for kernels in Path(sysconfig.get_path("platlib"), PACKAGE.name).glob(
-            "_native*"
-        ):  # of an editable install
+        installed = Path(sysconfig.get_path("platlib"), PACKAGE.name)
+        for kernels in installed.glob("_native*"):  # of an editable install
             shutil.copy(kernels, folder / PACKAGE)
         (folder / "src/sitecustomize.py").write_text(FORGET_INSTALLED)
         compileall.compile_dir(folder / "src", quiet=2)
@@ -289,14 +302,18 @@ class Tree:
         late = not pid and time.monotonic() - self.begin > self.limit
         if not pid and not late:
             return None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # also what the tests have left behind
+        self.kill()
         if late:
             os.waitpid(self.pid, 0)
         if hasattr(self, "original"):
             path, source = self.original
             path.write_text(source, "utf8")
         return "timeout" if late else "passed" if status == 0 else "failed"
+
+    def kill(self) -> None:
+        """Also what the tests have left behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def failure(self) -> str:
         """The first test that failed."""
@@ -345,6 +362,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "build/mutants.jsonl", help="results, by line")
     options = parser.parse_args()
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as an interrupt: the copy is removed
     output: Path = options.output
     output.parent.mkdir(parents=True, exist_ok=True)
     output.touch()
@@ -395,45 +413,44 @@ def try_all(work: list[tuple[Mutant, list[str], str]], jobs: int, folder: Path) 
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for module in PRELOADED:
-        __import__(module)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     trees = [Tree(folder / str(i)) for i in range(jobs)]
     limits: dict[tuple[str, ...], float] = {}
-    for tests in {tuple(tests) for _, tests, _ in work}:
+    for tests in sorted({tuple(tests) for _, tests, _ in work}):
         trees[0].start(list(tests), 3600)
         if trees[0].wait() != "passed":
             raise SystemExit(f"the tests fail without any mutant: {trees[0].failure()}")
         limits[tests] = 30 + 4 * (time.monotonic() - trees[0].begin)
-    begin, done, waiting = time.monotonic(), 0, list(reversed(work))
+    begin, waiting, counts = time.monotonic(), list(reversed(work)), Counter[str]()
     running: dict[Tree, tuple[Mutant, str]] = {}
-    counts: Counter[str] = Counter()
-    while waiting or running:
-        for tree in trees:
-            if tree not in running and waiting:
-                mutant, tests, digest = waiting.pop()
-                source = (ROOT / PACKAGE / mutant.file).read_text("utf8")
-                kind = next(kind for name, _, kind in operators() if name == mutant.operator)
-                changed = MutationVisitor.mutate_code(source, kind(), mutant.occurrence)
-                tree.start(tests, limits[tuple(tests)], mutant.file, changed)
-                running[tree] = mutant, digest
-            if tree not in running or (ended := tree.finished()) is None:
-                continue
-            mutant, digest = running.pop(tree)
-            outcome = {"passed": "survived", "failed": "killed"}.get(ended, ended)
-            done, left = done + 1, len(waiting) + len(running)
-            counts[outcome] += 1
-            seconds = time.monotonic() - begin
-            record = {**asdict(mutant), "outcome": outcome, "tests": digest}
-            record["by"] = tree.failure() if outcome == "killed" else ""
-            record["seconds"] = round(time.monotonic() - tree.begin, 1)
-            if outcome != "killed":
-                print(_line(record))
-            if outcome != "killed" or done % 10 == 0 or not left:
-                shown = ", ".join(f"{n} {name}" for name, n in counts.most_common())
-                print(
-                    f"[{done}/{done + left}, {seconds / done * left / 60:.0f} min left] {shown}", flush=True
-                )
-            yield record
-        time.sleep(0.02)
+    try:
+        while waiting or running:
+            for tree in trees:
+                if tree not in running and waiting:
+                    mutant, tests, digest = waiting.pop()
+                    tree.start(tests, limits[tuple(tests)], mutant.file, mutant.code())
+                    running[tree] = mutant, digest
+                if tree not in running or (outcome := tree.finished()) is None:
+                    continue
+                mutant, digest = running.pop(tree)
+                outcome = {"passed": "survived", "failed": "killed"}.get(outcome, outcome)
+                record = {**asdict(mutant), "outcome": outcome, "tests": digest}
+                record["by"] = tree.failure() if outcome == "killed" else ""
+                record["seconds"] = round(time.monotonic() - tree.begin, 1)
+                yield record
+                counts[outcome] += 1
+                done, left = counts.total(), len(waiting) + len(running)
+                if outcome != "killed":
+                    print(_line(record))
+                if outcome != "killed" or done % 10 == 0 or not left:
+                    minutes = (time.monotonic() - begin) / done * left / 60
+                    shown = ", ".join(f"{n} {name}" for name, n in counts.most_common())
+                    print(f"[{done}/{done + left}, {minutes:.0f} min left] {shown}", flush=True)
+            time.sleep(0.02)
+    finally:
+        for tree in running:
+            tree.kill()
 
 
 if __name__ == "__main__":

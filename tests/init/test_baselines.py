@@ -75,17 +75,19 @@ def test_what_the_authors_do_not_have_is_left_alone():
         pv.authors_init(nn.Linear(3, 3))
 
 
-def test_layers_with_several_weights_have_no_fan_and_are_left_alone():
-    class Double(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3, 3))
+class Vectors(nn.Module):
+    def __init__(self, *shapes):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.ones(shape) for shape in shapes)
 
-        def forward(self, x):
-            return x @ self.one + x.flip(0) @ self.two
+    def forward(self, x):
+        return sum(x * weight for weight in self.weights)
 
-    pv.register_layer(Double, weight=("one", "two"))
-    report = pv.standard_init(nn.Sequential(Double(), nn.Linear(3, 3)))
+
+@pytest.mark.parametrize("shapes", [[(3, 3), (3, 3)], [(3,)]])
+def test_layers_with_several_weights_or_a_vector_have_no_fan_and_are_left_alone(shapes):
+    pv.register_layer(Vectors, weight="weights.*")
+    report = pv.standard_init(nn.Sequential(Vectors(*shapes), nn.Linear(3, 3)))
     assert report.left_alone == {"0": "it has several weights, or one that is no matrix"}
 
 
@@ -144,14 +146,15 @@ def test_through_a_network_per_channel():
             torch.testing.assert_close(out.mean(0), torch.zeros(out.shape[1]), rtol=0, atol=1e-4)
 
 
-def test_a_channel_that_is_constant_gets_mean_0_alone():
+@pytest.mark.parametrize("value", [3.0, 0.1, 0.7, -1.3, 1e3])  # squares minus square may round below 0
+def test_a_channel_that_is_constant_gets_mean_0_alone(value):
     layer = nn.Conv1d(2, 2, 1, groups=2)
     x = noise(5, 2, 9)
-    x[:, 0] = 3.0  # the first channel sees nothing else
+    x[:, 0] = value  # the first channel sees nothing else
     pv.data_dependent_init(layer, x, 2.0, generator=seeded())
-    drawn = float(torch.randn(2, 1, 1, generator=seeded())[0])
+    drawn = torch.randn(2, 1, 1, generator=seeded())[0].item()
     assert layer.weight[0].item() == pytest.approx(drawn)
-    assert layer.bias[0].item() == pytest.approx(-3 * drawn)
+    assert layer.bias[0].item() == pytest.approx(-value * drawn)
     assert moment(layer(x)[:, 1]) == pytest.approx(2, rel=1e-4)
 
 

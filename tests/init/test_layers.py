@@ -118,6 +118,14 @@ def test_a_type_can_be_registered_by_name_and_say_its_second_moment():
     torch.testing.assert_close(product, product.diagonal().mean() * torch.eye(4), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("z", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_second_moment_that_is_none(z):
+    kind = type("Wrong", (Measured,), {"forward": Measured.forward})
+    pv.register_layer(kind, weight="kernel", second_moment=lambda *_: torch.tensor(z))
+    with pytest.raises(ValueError, match=r"Wrong: its input .* no weights can be derived from it"):
+        pv.variance_init(kind(), (noise(16, 4), False))
+
+
 @pytest.mark.parametrize("layer", [3, int, nn.Linear(2, 2)])
 def test_only_types_of_modules_can_be_registered(layer):
     with pytest.raises(TypeError, match=r"type of nn\.Module or its full name"):

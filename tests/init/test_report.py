@@ -15,7 +15,7 @@ REPORT = InitReport(
     "direct",
     [
         LayerInit("a", "Linear", 0.25, 1.0, 4.0),
-        LayerInit("longer", "KPConv", 1 / 3, depth=2, calls=3, note="probed"),
+        LayerInit("longer", "KPConv", 1 / 3, depth=2, calls=2, note="probed"),
         LayerInit("b", "Conv2d", 1e-7, 2.0, 12345.678, note="x"),
     ],
     {"norm": "no rule for BatchNorm1d", "head.1": "frozen"},
@@ -29,7 +29,7 @@ TEXT = """\
 direct: 3 layers set from 1 batch, 2 clouds, 1,234 points, 1 pass in 0.50 s
   layer   type            Z  Var[w]  target
   a       Linear          4    0.25       1
-  longer  KPConv             0.3333          depth 2; probed; called 3 times, set at the first
+  longer  KPConv             0.3333          depth 2; probed; called 2 times, set at the first
   b       Conv2d  1.235e+04   1e-07       2  x
 left alone:
   norm    no rule for BatchNorm1d

@@ -25,11 +25,10 @@ def test_mean_and_max(dtype):
 
 
 def test_the_mean_is_summed_in_the_precision_of_the_points():
-    """In bfloat16 a sum of ones would stop at 256."""
-    cloud = clouds(1000)
-    mean = global_mean(torch.ones(1000, 2).bfloat16(), cloud)
-    assert mean.dtype == torch.bfloat16
-    assert mean.tolist() == [[1.0, 1.0]]
+    """In float16 a sum above 65,504 would be infinite."""
+    mean = global_mean(torch.full((1000, 2), 100.0).half(), clouds(1000))
+    assert mean.dtype == torch.float16
+    assert mean.tolist() == [[100.0, 100.0]]
 
 
 @pytest.mark.parametrize("pool", [global_mean, global_max])
