@@ -86,7 +86,7 @@ def _text(grid: Grid, row: Mapping[str, Any]) -> str:
         text += f" ± {_number(grid, row['std'])}" * (row["count"] > 1)
         text += f" ({row['count']:.0f}/{row['planned']:.0f})" * (row["count"] < row["planned"])
         text += f" †{row['diverged']:.0f}" * (row["diverged"] > 0)
-    paper = row.get("paper")
+    paper = row.get("paper", float("nan"))
     return text if pd.isna(paper) else f"{text} [{100 * paper:g}]"
 
 

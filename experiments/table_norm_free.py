@@ -6,8 +6,6 @@ training data that is kept apart; then every method is trained with it and teste
 
 from __future__ import annotations
 
-import pandas as pd
-
 from experiments.claims import Claim, summarise
 from experiments.grid import Grid, Grids, on_a_laptop
 from experiments.options import Options
@@ -82,7 +80,9 @@ def best_rates(grid: Grid, store: Store) -> dict[tuple[str, str], float]:
     """The rate with the best mean over the choosing methods, by data set and column."""
     records, _ = grid.done(store)
     numbers = summarise(records, ["data", "column", "rate"], {s.name: s.metric for s in grid.scenarios})
-    every = [[scenario.name for scenario in grid.scenarios], COLUMNS, RATES]
-    means = numbers.set_index(["data", "column", "rate"])["mean"]
-    wide = means.reindex(pd.MultiIndex.from_product(every), fill_value=0.0).unstack()[[*RATES]]
-    return {(data, column): wide.loc[(data, column)].idxmax() for data in every[0] for column in COLUMNS}
+    means = numbers.set_index(["data", "column", "rate"])["mean"].to_dict()
+    return {
+        (scenario.name, column): max(RATES, key=lambda rate: means.get((scenario.name, column, rate), 0.0))
+        for scenario in grid.scenarios
+        for column in COLUMNS
+    }

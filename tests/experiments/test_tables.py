@@ -1,8 +1,10 @@
 """Every table: its cells are valid trainings by both presets, and what was run counts still."""
 
+import ast
 import itertools
 import json
 from dataclasses import asdict
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -21,6 +23,20 @@ from pointvar.init import tables as shipped
 from pointvar.train import RECIPES
 
 RESULTS = ROOT / "results"
+
+
+def test_the_experiments_use_public_names_alone():
+    """What is in ``__all__``, and modules that have none because all in them is public."""
+    whole = {"pointvar.atomic", "pointvar.basis", "pointvar.estimator", "pointvar.methods"}
+    used = set()
+    for path in (ROOT / "experiments").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf8"))):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("pointvar"):
+                used |= {(node.module, alias.name) for alias in node.names}
+    assert len(used) > 20
+    for module, name in used:
+        public = getattr(import_module(module), "__all__", None)
+        assert module in whole if public is None else name in public, f"{module}.{name}"
 
 
 def grids_of(name, options):
