@@ -1,6 +1,6 @@
 """Results on disk as training, experiments and prediction leave them, made up in a moment.
 
-As a script it writes them, and a report on them, to a folder: python tests/report/demo.py FOLDER
+As a script it writes them, and a report on them, to a folder: python tests/report/report_demo.py FOLDER
 """
 
 import json
@@ -56,35 +56,21 @@ def write_run(
         rows.append({**row, "seconds": 7.5 * epoch})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if epochs == 12:
+        scores = {key: rows[-1][key] for key in ("accuracy", "mean_accuracy", "mean_iou")}
         classes = {name: 0.9 - 0.05 * i for i, name in enumerate(Shapes(1).classes[:8])}
+        layer = {"kind": "MCConv", "target": 1.0, "depth": None, "calls": 1, "note": ""}
         layers = [
-            {"name": f"convolutions.{i}", "kind": "MCConv", "variance": 0.02 / (i + 1), "target": 1.0}
-            for i in range(6)
+            {"name": f"convolutions.{i}", **layer, "variance": 0.02 / i, "second_moment": 50.0 * i}
+            for i in range(1, 7)
         ]
-        summary = {
-            "metrics": {
-                **{k: rows[-1][k] for k in ("accuracy", "mean_accuracy", "mean_iou")},
-                "iou": {**classes, "none": None},
-            },
-            "diverged": None,
-            "epochs": epochs,
-            "steps": 600,
-            "seconds": 90.0,
-            "parameters": 1_234_567,
-            "init": {
-                "method": init,
-                "layers": [
-                    {**layer, "second_moment": 1 / layer["variance"], "depth": None, "calls": 1, "note": ""}
-                    for layer in layers
-                ],
-                "left_alone": {"head.1": "a linear layer keeps what it has"},
-                "batches": 4,
-                "clouds": 8,
-                "points": 8192,
-                "passes": 4,
-                "seconds": 0.41,
-            },
+        init = {
+            "method": init,
+            "layers": layers,
+            "left_alone": {"head.1": "a linear layer keeps what it has"},
         }
+        init |= {"batches": 4, "clouds": 8, "points": 8192, "passes": 4, "seconds": 0.41}
+        summary = {"metrics": {**scores, "iou": {**classes, "none": None}}, "diverged": None, "init": init}
+        summary |= {"epochs": epochs, "steps": 600, "seconds": 90.0, "parameters": 1_234_567}
         (folder / "summary.json").write_text(json.dumps(summary))
         (folder / "model.safetensors").write_bytes(b"weights")
     return folder
@@ -106,15 +92,8 @@ def write_results(folder: Path) -> Path:
         m: {name: {"least": min(map(min, d)), "largest": max(map(max, d))} for name, d in by.items()}
         for m, by in draws.items()
     }
-    numbers = {
-        "caption": "Of ten methods.",
-        "clouds": "synthetic shapes",
-        "channels": 64,
-        "seeds": 5,
-        "summary": summary,
-        "second_moment": draws,
-        "caption": "25 layers of all ten methods: standard, direct and transferred weights.",
-    }
+    numbers = {"caption": "Of ten methods.", "clouds": "synthetic shapes", "channels": 64, "seeds": 5}
+    numbers |= {"summary": summary, "second_moment": draws}
     (folder / "fig-variance.json").write_text(json.dumps(numbers))
     (folder / "fig-variance.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 300 80">'

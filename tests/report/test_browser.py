@@ -199,7 +199,7 @@ class TestCurves:
             found = window.locator(".plot").evaluate_all(
                 """(plots) => plots.map((plot) => [
                     [...plot.querySelectorAll("g")].map((g) => g.lastChild.getAttribute("d")),
-                    ...["x", "y"].map((name) => [...plot.querySelectorAll("." + name)].map((e) => e.innerText)),
+                    ...[".x", ".y"].map((s) => [...plot.querySelectorAll(s)].map((e) => e.innerText)),
                     plot.querySelectorAll(".band").length])"""
             )
             return [([_pieces(path) for path in paths], *rest) for paths, *rest in found]

@@ -75,14 +75,7 @@ def test_a_run_that_diverged_says_why(tmp_path):
 
 def test_an_evaluation_goes_over_the_summary(tmp_path):
     run = write_run(tmp_path / "run", "none", "direct")
-    result = {
-        "votes": 10,
-        "accuracy": 0.9876,
-        "mean_accuracy": 0.5,
-        "mean_iou": 0.25,
-        "iou": {"cone": 0.25},
-        "count": 3,
-    }
+    result = {"votes": 10, "accuracy": 0.9876, "mean_accuracy": 0.5, "mean_iou": 0.25, "iou": {"cone": 0.25}}
     (run / "evaluation.json").write_text(json.dumps(result))
     assert "0.9876" in words(read(run))
     assert "10 votes" in words(read(run))
@@ -204,11 +197,8 @@ def test_clouds_of_other_formats(tmp_path, suffix):
     points = np.random.default_rng(0).random((20, 3))
     if suffix == ".npz":
         np.savez(path, points=points, label=np.zeros(20, int), prediction=np.ones(20, int))
-        assert [layer["name"] for layer in read(path).data[0]["layers"]] == [
-            "labels",
-            "predictions",
-            "errors",
-        ]
+        layers = read(path).data[0]["layers"]
+        assert [layer["name"] for layer in layers] == ["labels", "predictions", "errors"]
     else:
         np.savetxt(path, points, delimiter=",", header="x,y,z", comments="")
         assert read(path).count("figure", "cloud") == 1
