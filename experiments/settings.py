@@ -14,7 +14,7 @@ from pointvar.train import Config, load_config
 
 Settings = Mapping[str, Any]
 ELSEWHERE = {
-    *("output", "threads", "accelerator", "checkpoint_steps"),
+    *("output", "logger", "threads", "accelerator", "checkpoint_steps"),
     *("data.path", "data.scenes", "data.workers", "data.cache"),
 }
 """Settings that say where and how fast a training runs, not what it is."""

@@ -1,4 +1,4 @@
-"""Whatever tensors an operator is given, the process lives: a defined result, or an error that says what is wrong."""
+"""Whatever tensors an operator is given, the process lives: a defined result, or a clear error."""
 
 import math
 
