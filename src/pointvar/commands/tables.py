@@ -98,7 +98,7 @@ def surface_batch(
 
     if modelnet is None:
         shapes = Shapes(count, normals=True)
-        pairs = [(sample.points, sample.features) for sample in (shapes[i] for i in range(count))]
+        pairs = [(shapes[index].points, shapes[index].features) for index in range(count)]
     else:
         if not modelnet.is_file():
             raise ValueError(
