@@ -70,9 +70,8 @@ def surface_clouds(options: Options, count: int, synthetic: bool = False) -> Clo
     path = None if synthetic else options.file("modelnet40_small.npz")
     if path is None:
         shapes = Shapes(count, normals=True)
-        return Clouds(
-            "synthetic shapes", [(s.points, s.features) for s in map(shapes.__getitem__, range(count))]
-        )
+        samples = [shapes[index] for index in range(count)]
+        return Clouds("synthetic shapes", [(sample.points, sample.features) for sample in samples])
     with np.load(path) as arrays:
         order = np.random.default_rng(0).permutation(len(arrays["train_label"]))[:count]
         points = torch.from_numpy(arrays["train_points"][order].astype(np.float32))

@@ -98,7 +98,8 @@ def surface_batch(
 
     if modelnet is None:
         shapes = Shapes(count, normals=True)
-        pairs = [(sample.points, sample.features) for sample in (shapes[i] for i in range(count))]
+        samples = [shapes[index] for index in range(count)]
+        pairs = [(sample.points, sample.features) for sample in samples]
     else:
         if not modelnet.is_file():
             raise ValueError(
