@@ -86,13 +86,15 @@ def test_other_layers(layer, shapes, options):
     assert z_of(layer, *inputs, **options) == pytest.approx(oracle(layer, *inputs, **options), rel=1e-10)
 
 
-def test_z_is_taken_in_double_precision_whatever_the_layer_computes_in():
-    x = noise(64, 32)
-    layer = nn.Linear(32, 16)
-    expected = float(x.float().double().square().sum(1).mean())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        report = pv.variance_init(layer, x.float())
+@pytest.mark.parametrize(("layer", "shapes", "options"), OTHERS.values(), ids=OTHERS)
+def test_z_is_taken_in_double_precision_whatever_the_layer_computes_in(layer, shapes, options):
+    inputs = [noise(*shape).bfloat16() for shape in shapes]
+    expected = z_of(layer, *(x.double() for x in inputs), **options)
+    layer.bfloat16()
+    report = pv.variance_init(layer, inputs[0], forward=lambda model, _: model(*inputs, **options))
     assert report.layers[0].second_moment == pytest.approx(expected, rel=1e-12)
-    half = nn.Linear(32, 16).bfloat16()
-    z = pv.variance_init(half, x.bfloat16()).layers[0].second_moment
-    assert z == pytest.approx(float(x.bfloat16().double().square().sum(1).mean()), rel=1e-12)
+    layer.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inputs = [x.float() for x in inputs]
+        report = pv.variance_init(layer, inputs[0], forward=lambda model, _: model(*inputs, **options))
+    assert report.layers[0].second_moment == pytest.approx(expected, rel=1e-12)
