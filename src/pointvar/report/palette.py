@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 from collections.abc import Iterable
 
-COLORS = ("#4c78d8", "#e4793c", "#3fa56b", "#c8508f", "#c9a227")
+COLORS: tuple[str, ...] = ("#4c78d8", "#e4793c", "#3fa56b", "#c8508f", "#c9a227")
 COLORS += ("#7b61d1", "#2ba6b8", "#d64550", "#8a9a2f", "#8b6b57")
 """Colours that can be told apart on light and on dark ground."""
 NONE, RIGHT, WRONG = "#9aa0a8", "#b4bfcb", "#d6293e"
