@@ -54,7 +54,7 @@ mutants: .venv/installed
 
 clean:
 	rm -rf .venv build dist demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks examples experiments tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch by itself and first, so that nothing after it asks for another build of it.
 .venv/torch: constraints.txt
