@@ -1,4 +1,4 @@
-"""A progress bar with the time left, on the terminal's error stream."""
+"""How far long work has come: tqdm's bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -8,40 +8,24 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
+LINE = "{desc}: {n_fmt}/{total_fmt}, {elapsed} so far, {remaining} left"
 
 
 def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
-    """Goes through items and shows how far it has come: a live bar on a terminal, else a line per tenth."""
+    """Goes through items and shows how far it has come: a bar on a terminal, else a line per tenth."""
+    from tqdm import tqdm
+
     if total is None and isinstance(items, Sized):
         total = len(items)
-    if not total:
-        yield from items
+    if not total or sys.stderr.isatty():
+        yield from tqdm(items, label, total, disable=not total)
         return
-    live, begin, shown = sys.stderr.isatty(), time.monotonic(), -1
-    if live:
-        _draw(label, 0, total, 0.0)  # the first item may take minutes
+    begin = time.monotonic()
     for done, item in enumerate(items, 1):
         yield item
-        elapsed = time.monotonic() - begin
-        if live:
-            _draw(label, done, total, elapsed)
-        elif 10 * done // total > shown:
-            shown = 10 * done // total
-            print(f"{label}: {_state(done, total, elapsed)}", file=sys.stderr)
-
-
-def _draw(label: str, done: int, total: int, elapsed: float) -> None:
-    bar, end = "#" * (20 * done // total), "\n" if done == total else ""
-    text = f"\r{label} [{bar:<20}] {_state(done, total, elapsed)}   {end}"
-    print(text, end="", file=sys.stderr, flush=True)
-
-
-def _state(done: int, total: int, elapsed: float) -> str:
-    """How far; the time left only when there is something to judge it by."""
-    state = f"{done}/{total}"
-    if elapsed >= 1:
-        state += f", {span(elapsed)} so far, {span(elapsed / max(done, 1) * (total - done))} left"
-    return state
+        if done == 1 or 10 * done // total > 10 * (done - 1) // total:
+            elapsed = time.monotonic() - begin
+            print(tqdm.format_meter(done, total, elapsed, prefix=label, bar_format=LINE), file=sys.stderr)
 
 
 def span(seconds: float) -> str:

@@ -59,6 +59,19 @@ def test_a_crop_by_a_loop() -> None:
     assert torch.equal(crop.sample.features, scene.features[crop.index])
 
 
+def test_the_wanted_points_are_covered_by_crops_of_limited_size(generator: torch.Generator) -> None:
+    scene = Floors(4.0)[0]
+    for limit in (10_000, 40):
+        seen = torch.zeros(len(scene), dtype=torch.int64)
+        for crop in cover(scene, 0.8, 1.5, generator, wanted=200, limit=limit):
+            assert len(crop.index) <= limit
+            assert torch.equal(crop.sample.points, scene.points[crop.index] - crop.centre)
+            assert crop.centre.tolist() in scene.points[:200].tolist()
+            seen[crop.index[crop.inner]] += 1
+        assert (seen[:200] > 0).all()
+        assert (seen > 1).any()
+
+
 @pytest.mark.parametrize("inner", [0.3, 1.0, 20.0])
 def test_every_point_is_covered(inner: float, generator: torch.Generator) -> None:
     scene = Floors(6.0)[0]

@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from pointvar.train import Metrics
-from pointvar.train.metrics import confusion
+
+
+def confusion(predicted: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
+    return multiclass_confusion_matrix(predicted, labels, classes, ignore_index=-1)
 
 
 def test_matches_sets(generator: torch.Generator) -> None:

@@ -1,6 +1,7 @@
 """A run that was stopped, however and wherever, ends with the weights of one that never was."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import lightning.pytorch as lightning
 import pytest
 import torch
-from training_cases import tiny
+from training_cases import room_data, tiny
 
 from pointvar.train import Config, Result, fit, load_config
 
@@ -45,14 +46,15 @@ def same(first: Result, second: Result) -> None:
 
 
 class Signal(lightning.Callback):
-    """Presses Ctrl-C in the middle of a batch."""
+    """Presses Ctrl-C in the middle of a batch, or sends another signal, or several."""
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
+    def __init__(self, batch: int, *signals: signal.Signals) -> None:
+        self.batch, self.signals = batch, signals or (signal.SIGINT,)
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
         if trainer.fit_loop.total_batch_idx + 1 == self.batch:
-            os.kill(os.getpid(), signal.SIGINT)
+            for number in self.signals:
+                os.kill(os.getpid(), number)
 
 
 @cache
@@ -88,8 +90,9 @@ def test_killed(tmp_path: Path) -> None:
     assert [json.loads(row)["epoch"] for row in rows] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("batch", [2, 7, 10, 12, 13, 18])
-@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize(
+    ("steps", "batch"), [(None, 2), (None, 7), (None, 12), (None, 18), (4, 10), (4, 12), (4, 13)]
+)
 def test_crashed(tmp_path: Path, steps: int | None, batch: int) -> None:
     config = case(tmp_path / "run", {"checkpoint_steps": steps})
     with pytest.raises(Crash):
@@ -108,10 +111,81 @@ def test_interrupted(tmp_path: Path, batch: int, accumulate: int) -> None:
         same(never_stopped(accumulate), fit(config, resume=True, verbose=False))
 
 
-def test_resumed_with_workers(tmp_path: Path) -> None:
+def test_sigterm(tmp_path: Path) -> None:
+    config = case(tmp_path / "run")
+    stopped = fit(config, callbacks=[Signal(8, signal.SIGTERM)], verbose=False)
+    assert stopped.interrupted
+    assert stopped.seconds > stopped.history[-1]["seconds"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    same(never_stopped(), fit(config, resume=True, verbose=False))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    config, before = case(tmp_path / "run"), signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit):
+        fit(config, callbacks=[Signal(8, signal.SIGINT, signal.SIGINT)], verbose=False)
+    assert signal.getsignal(signal.SIGINT) == before
+    saved = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 6  # of the first epoch
+    same(never_stopped(), fit(config, resume=True, verbose=False))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_resumed_again_and_again(tmp_path: Path, accumulate: int) -> None:
+    """A crash soon after a resume, also between the batches of one step, whose gradients nothing holds."""
+    config = case(tmp_path / "run", {"checkpoint_steps": 1, "optimizer": {"accumulate": accumulate}})
+    for batch in (4, 5, 6, 7, 10):
+        with pytest.raises(Crash):
+            fit(config, resume=True, callbacks=[Crashing(batch)], verbose=False)
+    same(never_stopped(accumulate), fit(config, resume=True, verbose=False))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_spheres_of_scenes_are_resumed_in_mid_epoch(tmp_path: Path, workers: int) -> None:
+    """Where the next sphere is depends on all spheres before it; workers have fetched ahead."""
+    change: dict[str, Any] = {
+        "data": {"radius": 1.5, "context": 1.5, "crops": 5, "batch_size": 1, "workers": workers},
+        "model": {"network": "unet", "channels": [4, 4], "radii": [0.2, 0.4], "head": None},
+        "epochs": 2,
+    }
+    whole = fit(tiny(change), room_data())
+    config = tiny(change, {"checkpoint_steps": 1}, output=str(tmp_path / "run"))
+    for batch in (3, 8):
+        with pytest.raises(Crash):
+            fit(config, room_data(), resume=True, callbacks=[Crashing(batch)], verbose=False)
+    same(whole, fit(config, room_data(), resume=True, verbose=False))
+
+
+def test_resumed_with_workers_which_end_with_the_run(tmp_path: Path) -> None:
     config = case(tmp_path / "run", {"data": {"workers": 2}})
     assert fit(config, callbacks=[Signal(8)], verbose=False).interrupted
+    assert not multiprocessing.active_children()
     same(never_stopped(), fit(config, resume=True, verbose=False))
+    assert not multiprocessing.active_children()
+
+
+def test_a_checkpoint_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = case(tmp_path / "run")
+    replace = os.replace
+
+    def fail(source: Any, target: Any) -> None:
+        if Path(target).name == "last.ckpt" and Path(target).exists():
+            raise OSError("no space left")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="no space left"):
+            fit(config, verbose=False)
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+    same(never_stopped(), fit(config, resume=True, verbose=False))
+
+
+def test_a_run_that_was_moved_goes_on(tmp_path: Path) -> None:
+    fit(case(tmp_path / "run"), callbacks=[Signal(8)], verbose=False)
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    same(never_stopped(), fit(case(tmp_path / "elsewhere"), resume=True, verbose=False))
 
 
 def test_another_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from training_cases import room_data, tiny
 import pointvar as pv
 from pointvar.data import Sample
 from pointvar.train import class_probabilities, evaluate, load_data, predict_scene
-from pointvar.train.loader import TEST, Preparation, Task
+from pointvar.train.loader import TEST, BatchIndex, Preparation
 from pointvar.train.sources import transform_of
-from pointvar.train.voting import covering, spheres, tiles
+from pointvar.train.voting import tiles
 
 
 def seeded() -> torch.Generator:
@@ -29,23 +29,10 @@ def test_votes_are_averages_of_passes() -> None:
     assert model.training
     prepare = Preparation(data.test, model, transform_of(config.data, "classification", True), 7, TEST)
     model.eval()
-    looks = [prepare[Task(vote, 0, tuple(range(6)))] for vote in range(3)]
+    looks = [prepare[BatchIndex(vote, 0, tuple(range(6)))] for vote in range(3)]
     each = [model(look.features, look.levels).softmax(1) for look in looks]
     assert not torch.allclose(each[0], each[1])
     torch.testing.assert_close(result, torch.stack(each).mean(0).detach())
-
-
-def test_every_point_is_inside_a_sphere() -> None:
-    scene = room_data().train[0]
-    for limit in (10_000, 100):
-        seen = torch.zeros(len(scene), dtype=torch.int64)
-        for crop in spheres(scene, 200, 0.5, 0.8, limit, seeded()):
-            assert len(crop.index) <= limit
-            seen[crop.index[crop.inner]] += 1
-        assert (seen[:200] > 0).all()
-        assert (seen > 1).any()
-    centres = torch.tensor(covering(scene, 0.5, seeded()))
-    assert (torch.cdist(scene.points, centres).amin(1) < 0.5).all()
 
 
 @pytest.mark.parametrize("limit", [7, 100, 1000])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import colorsys
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ def _classify(model: Any, classes: list[str], config: Any, arguments: argparse.N
 
 def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Namespace) -> int:
     import numpy as np
+    from tqdm import tqdm
 
     from pointvar.data import write_ply
     from pointvar.train import predict_scene
@@ -62,20 +63,16 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
     palette = colours(len(classes))
     for file in arguments.files:
         sample, points = read_sample(file, config)
-
-        def progress(done: int, total: int, file: Path = file) -> None:
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{file}: {done / total:.0%}" + ("\n" if done == total else ""))
-
-        labels, confidence = predict_scene(
-            model,
-            sample,
-            config,
-            arguments.votes,
-            arguments.seed,
-            sphere=arguments.points,
-            progress=progress,
-        )
+        with tqdm(desc=str(file), total=len(sample), unit=" points", disable=None) as bar:
+            labels, confidence = predict_scene(
+                model,
+                sample,
+                config,
+                arguments.votes,
+                arguments.seed,
+                sphere=arguments.points,
+                progress=partial(_show, bar),
+            )
         target = arguments.output / f"{file.stem}.ply"
         write_ply(
             target,
@@ -89,6 +86,10 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
         print(f"{target}: {len(labels):,} points; {shares}")
     (arguments.output / "classes.txt").write_text("".join(f"{i} {c}\n" for i, c in enumerate(classes)))
     return 0
+
+
+def _show(bar: Any, done: int, total: int) -> None:
+    bar.update(done - bar.n)
 
 
 def read_sample(path: Path, config: Any) -> tuple[Any, NDArray[Any]]:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Sampler
 from pointvar.cloud import PointCloud
 from pointvar.data.base import PointData
 from pointvar.data.sample import Sample
-from pointvar.data.transforms import Transform
+from pointvar.data.transforms import Transform, seeded
 from pointvar.geometry import poisson_disk
 
 IGNORED = -1
@@ -27,11 +27,13 @@ class Crop:
         - sample: n points, relative to the centre; labels outside the inner sphere are the ignored one
         - index: ``[n]``, the points' places in the scene
         - inner: ``[n]``, true for the points to be predicted
+        - centre: ``[D]``, in the scene
     """
 
     sample: Sample
     index: Tensor
     inner: Tensor
+    centre: Tensor
 
 
 def crop_sphere(
@@ -47,22 +49,35 @@ def crop_sphere(
     part = replace(scene[index], points=offsets[index])
     if isinstance(part.label, Tensor):
         part = replace(part, label=part.label.where(inside, ignore_index))
-    return Crop(part, index, inside)
+    return Crop(part, index, inside, middle)
 
 
 def cover(
-    scene: Sample, inner: float, outer: float, generator: Generator, ignore_index: int = IGNORED
+    scene: Sample,
+    inner: float,
+    outer: float,
+    generator: Generator,
+    ignore_index: int = IGNORED,
+    wanted: int | None = None,
+    limit: int | None = None,
 ) -> Iterator[Crop]:
     """Crops of a scene until every point has been in an inner sphere; some are in several.
 
     Each is centred at the point that was least visited among those that were not yet inside any.
+
+    Args:
+        wanted: only the first so many points need to be covered; default all.
+        limit: largest number of points of a crop: where the scene is denser, spheres are smaller.
     """
     _check_radii(inner, outer)
     potentials = Potentials(scene.points, inner, generator)
-    waiting = torch.ones(len(scene), dtype=torch.bool)
+    waiting = torch.arange(len(scene)) < (len(scene) if wanted is None else wanted)
     while bool(waiting.any()):
-        centre = scene.points[int(potentials.values.where(waiting, torch.inf).argmin())]
+        centre, factor = scene.points[int(potentials.values.where(waiting, torch.inf).argmin())], 1.0
         crop = crop_sphere(scene, centre, inner, outer, ignore_index)
+        while limit is not None and len(crop.index) > limit and factor > 0.01:
+            factor *= 0.8
+            crop = crop_sphere(scene, centre, factor * inner, factor * outer, ignore_index)
         waiting[crop.index[crop.inner]] = False
         potentials.visit(centre)
         yield crop
@@ -121,7 +136,7 @@ class SphereCrops(Dataset[Sample]):
         sample = crop_sphere(scene, place.centre, self.inner, self.outer, self.ignore_index).sample
         if self.transform is None:
             return sample
-        return self.transform(sample, Generator().manual_seed(place.seed))
+        return self.transform(sample, seeded(place.seed))
 
 
 class CropSampler(Sampler[Place]):

@@ -40,6 +40,16 @@ class Compose(Transform):
         return sample
 
 
+def mixed(*key: int) -> int:
+    """A seed from a tuple of numbers, such that no two tuples share a stream."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
+def seeded(*key: int) -> Generator:
+    """A generator of its own for each tuple of numbers: what is drawn depends on them alone."""
+    return Generator().manual_seed(mixed(*key))
+
+
 class Transformed(PointData):
     """A data set seen through a transform, with random numbers that depend on seed, epoch and index alone.
 
@@ -64,9 +74,7 @@ class Transformed(PointData):
         return len(self.data)
 
     def load(self, index: int) -> Sample:
-        mixed = np.random.SeedSequence([self.seed, int(self._epoch), index]).generate_state(1)
-        generator = Generator().manual_seed(int(mixed[0]))
-        return self.transform(self.data[index], generator)
+        return self.transform(self.data[index], seeded(self.seed, int(self._epoch), index))
 
 
 # Size and place

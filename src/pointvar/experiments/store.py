@@ -93,7 +93,7 @@ def _finite(value: Any) -> Any:
 def fingerprint(config: Config) -> str:
     """Tells recipes apart, whatever folder or machine they run in."""
     content = asdict(config)
-    for name in ("output", "threads", "accelerator", "checkpoint_steps"):
+    for name in ("output", "logger", "threads", "accelerator", "checkpoint_steps"):
         del content[name]
     for name in ("path", "scenes", "workers", "cache"):
         del content["data"][name]

@@ -1,128 +1,124 @@
-"""What happens around the steps: a record, checkpoints, a line per epoch."""
+"""What happens around the steps beyond what Lightning does: a row per epoch, exact resuming."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
+import threading
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 
+from pointvar.atomic import write_atomically
+from pointvar.progress import span
 from pointvar.train.config import Config
-
-LAST = "last.ckpt"
+from pointvar.train.output import LAST
 
 
 class Interrupted(BaseException):
     """The run was asked to stop, and has saved its state."""
 
 
-class Record(lightning.Callback):
-    """A row of numbers per epoch: kept, part of the checkpoint, written as JSON lines and for TensorBoard."""
+class History(lightning.Callback):
+    """A row of numbers per epoch: given to the loggers, written to ``metrics.jsonl``, part of the checkpoint.
 
-    def __init__(self, config: Config, say: Callable[[str], None] | None) -> None:
-        self.config, self.say = config, say
+    The rows come back with a checkpoint, and the file is then written anew: epochs after the checkpoint are
+    done again. (Lightning's ``CSVLogger`` would begin with an empty file.)
+    """
+
+    def __init__(self, config: Config, verbose: bool) -> None:
+        self.config, self.verbose = config, verbose
+        self.path = None if config.output is None else Path(config.output) / "metrics.jsonl"
         self.rows: list[dict[str, Any]] = []
-        self.seconds = 0.0
-        self._begin = 0.0
-        self._writer: Any = None
+        self._before = self._epoch_begin = self._rate = 0.0
+        self._begin: float | None = None
 
     @property
-    def path(self) -> Path | None:
-        return None if self.config.output is None else Path(self.config.output) / "metrics.jsonl"
+    def seconds(self) -> float:
+        """Of training, with what was before a resume."""
+        return self._before + (0.0 if self._begin is None else time.perf_counter() - self._begin)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seconds": self.seconds + time.perf_counter() - self._begin}
+        return {"rows": self.rows, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows, self.seconds = list(state["rows"]), state["seconds"]
+        self.rows, self._before = list(state["rows"]), state["seconds"]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         self._begin = self._epoch_begin = time.perf_counter()
-        if self.path is None or not trainer.is_global_zero:
-            return
-        from torch.utils.tensorboard import SummaryWriter
-
-        # Rows after the checkpoint that is resumed are of steps that will be done again.
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
-        folder = str(self.path.parent / "tensorboard")
-        self._writer = SummaryWriter(folder, purge_step=len(self.rows) + 1)
+        for logger in trainer.loggers:
+            logger.log_hyperparams(asdict(self.config))
+        if self.path is not None and trainer.is_global_zero:
+            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: Any) -> None:
         self._epoch_begin = time.perf_counter()
 
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, number: int) -> None:
+        # At the end of the epoch it is that of the next one.
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]
+
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
         loss, hits, count = module.epoch_totals().tolist()
-        row: dict[str, Any] = {
-            "epoch": trainer.current_epoch + 1,
-            "step": trainer.global_step,
-            "rate": module.rate(trainer.current_epoch),
+        numbers = {
+            "rate": self._rate,
             "train_loss": loss / max(count, 1),
             "train_accuracy": hits / max(count, 1),
         }
-        if module.metrics is not None:
-            row |= module.metrics.scalars()
-            module.metrics = None
-        now = time.perf_counter()
-        row["seconds"] = round(self.seconds + now - self._begin, 3)
+        epoch = trainer.current_epoch + 1
+        if epoch % self.config.evaluate_every == 0:
+            numbers |= module.metrics.scalars()
+        numbers["seconds"] = round(self.seconds, 3)
+        row = {"epoch": epoch, "step": trainer.global_step, **numbers}
         self.rows.append(row)
-        if not trainer.is_global_zero:
-            return
-        if self.path is not None:
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, epoch)
+            logger.save()
+        if self.path is not None and trainer.is_global_zero:
             with self.path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            for name, value in row.items():
-                if name not in ("epoch", "step"):
-                    self._writer.add_scalar(name, value, row["epoch"])
-            self._writer.flush()
-        if self.say is not None:
-            clouds = self.config.data.batch_size * int(trainer.num_training_batches)
-            rate = clouds * trainer.world_size / max(now - self._epoch_begin, 1e-9)
-            self.say(self._line(row, rate))
-
-    def _line(self, row: dict[str, Any], rate: float) -> str:
-        epochs = self.config.epochs
-        left = row["seconds"] / row["epoch"] * (epochs - row["epoch"])
-        parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['train_loss']:.4f}"]
-        parts += [f"{n.replace('_', ' ')} {row[n]:.4f}" for n in ("accuracy", "mean_iou") if n in row]
-        return "  ".join([*parts, f"{rate:.1f} clouds/s", f"{duration(left)} left"])
-
-    def teardown(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
-        if self._begin:
-            self.seconds += time.perf_counter() - self._begin
-            self._begin = 0.0
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self.verbose:
+            clouds = self.config.data.batch_size * int(trainer.num_training_batches) * trainer.world_size
+            parts = [f"epoch {epoch}/{self.config.epochs}", f"loss {row['train_loss']:.4f}"]
+            parts += [f"{n.replace('_', ' ')} {row[n]:.4f}" for n in ("accuracy", "mean_iou") if n in row]
+            parts.append(f"{clouds / (time.perf_counter() - self._epoch_begin):.1f} clouds/s")
+            left = row["seconds"] / epoch * (self.config.epochs - epoch)
+            module.print("  ".join([*parts, f"{span(left)} left"]))
 
 
-class Checkpoints(Checkpoint):
-    """Saves the state of a run after each epoch, after every so many steps, and when it is asked to stop.
+class Checkpoints(ModelCheckpoint):
+    """Lightning's checkpoint of each epoch, and more of them, only where a run goes on from them to the bit.
 
-    A checkpoint replaces the one before in one step of the file system, so that there is a whole one at any
-    moment. Ctrl-C and SIGTERM let the present step end, save, and raise ``Interrupted``; a second Ctrl-C
-    stops at once.
+    These are made after every so many steps, and when the run is asked to stop: Ctrl-C and SIGTERM let the
+    present step end, save, and raise ``Interrupted``; a second Ctrl-C stops at once. (Lightning would stop
+    between two steps of the optimiser, whose gradients no checkpoint holds.)
     """
 
     def __init__(self, folder: Path, steps: int | None = None) -> None:
-        self.folder, self.steps = folder, steps
+        super().__init__(
+            folder,
+            Path(LAST).stem,
+            every_n_epochs=1,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        )
+        self.path, self.steps = folder / LAST, steps
         self._asked = False
-        self._saved_step = 0
-        self._handlers: dict[int, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # there is one file, wherever the folder has been moved to
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        self._saved_step = trainer.global_step
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._handlers[number] = signal.signal(number, self._ask)
-            except ValueError:  # not the main thread: whoever runs this there stops it in his own way
-                return
+        super().on_train_start(trainer, module)
+        # In another thread than the main one, whoever runs this stops it in his own way. Lightning puts the
+        # handlers back in the end.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self._asked and number == signal.SIGINT:
@@ -132,90 +128,28 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, number: int
     ) -> None:
-        step = trainer.global_step
-        # Between two steps of the optimiser there are gradients, which a checkpoint does not hold; after the
-        # last batch the epoch is about to end, which saves as well.
+        # After the last batch the epoch is about to end, which saves as well.
         between = (number + 1) % trainer.accumulate_grad_batches != 0
         if between or number + 1 >= trainer.num_training_batches:
             return
         asked = self._asked_anywhere(trainer)
-        due = self.steps is not None and step % self.steps == 0 and step > self._saved_step
-        if asked or due:
-            self.save(trainer)
+        if asked or (self.steps is not None and trainer.global_step % self.steps == 0):
+            trainer.save_checkpoint(self.path)
         if asked:
             raise Interrupted
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        self.save(trainer)
+        super().on_train_epoch_end(trainer, module)
         if self._asked_anywhere(trainer) and trainer.current_epoch + 1 < (trainer.max_epochs or 0):
             raise Interrupted
 
     def _asked_anywhere(self, trainer: lightning.Trainer) -> bool:
-        if trainer.world_size == 1:
-            return self._asked
-        return bool(trainer.strategy.reduce_boolean_decision(self._asked, all=False))
-
-    def save(self, trainer: lightning.Trainer) -> None:
-        """Writes the state of the run, whole or not at all."""
-        temporary = self.folder / f".{LAST}.writing"
-        trainer.save_checkpoint(temporary)
-        if trainer.is_global_zero:
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, self.folder / LAST)
-        self._saved_step = trainer.global_step
-
-    def teardown(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
+        return trainer.strategy.reduce_boolean_decision(self._asked, all=False)
 
 
-class Progress(lightning.Callback):
-    """One line on a terminal that says how far the epoch and the run are."""
+class ProgressBar(TQDMProgressBar):
+    """Lightning's bar, with the mean loss of the epoch so far."""
 
-    def __init__(self, every: float = 0.5) -> None:
-        self.every = every
-        self._begin = self._last = 0.0
-        self._first = 0
-
-    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        self._begin, self._first = time.perf_counter(), trainer.fit_loop.total_batch_idx + 1
-
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, number: int
-    ) -> None:
-        now = time.perf_counter()
-        if now - self._last < self.every or not trainer.is_global_zero:
-            return
-        self._last = now
-        batches = int(trainer.num_training_batches)
-        done = trainer.current_epoch * batches + number + 1
-        rate = (done - self._first) / max(now - self._begin, 1e-9)
-        left = ((trainer.max_epochs or 0) * batches - done) / max(rate, 1e-9)
+    def get_metrics(self, trainer: lightning.Trainer, module: Any) -> dict[str, Any]:
         loss, _, count = module.totals.tolist()
-        text = (
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  batch {number + 1}/{batches}  "
-            f"loss {loss / max(count, 1):.4f}  {rate:.1f} batches/s  {duration(left)} left"
-        )
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        sys.stderr.write("\r\x1b[K")
-
-
-def duration(seconds: float) -> str:
-    """h:mm:ss."""
-    minutes, second = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file that is whole or not there."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+        return {"loss": f"{loss / max(count, 1):.4f}"}

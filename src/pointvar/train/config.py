@@ -193,6 +193,8 @@ class Config:
     """Computes forward and backward pass in bfloat16; weights stay in float32."""
     output: str | None = None
     """Folder of the run. Null: nothing is written (the command line then makes a folder in runs)."""
+    logger: Literal["tensorboard", "wandb", "mlflow", "none"] = "tensorboard"
+    """Where the numbers of each epoch go besides metrics.jsonl, if the run has a folder."""
     checkpoint_steps: int | None = positive(None)
     """Optimiser steps between checkpoints, besides the one after every epoch. Null: no others."""
     accelerator: str = "auto"

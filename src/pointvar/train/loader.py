@@ -7,27 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from pointvar.data import CropSampler, Sample, collate
+from pointvar.data import CropSampler, SphereCrops, Transform, collate, cover
 from pointvar.data.crops import Place
+from pointvar.data.transforms import mixed, seeded
 from pointvar.geometry import Hierarchy
+from pointvar.train.config import Config
+from pointvar.train.sources import Data, transform_of
 
 TRAIN, TEST, INIT, WEIGHTS, DROPOUT, ORDER, SAMPLE, LEVELS = range(8)
 """Names of streams of random numbers."""
-
-
-def mix(*key: int) -> int:
-    """A seed from a tuple of numbers, such that no two tuples share a stream."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
-
-
-def generator(*key: int) -> torch.Generator:
-    """A generator of its own for each tuple of numbers."""
-    return torch.Generator().manual_seed(mix(*key))
+generator = seeded
+KEPT_POINTS = 500_000
+"""Test sets of at most so many points keep their prepared batches from one evaluation to the next."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +61,13 @@ class Prepared:
         )
 
 
-Transform = Callable[[Sample, torch.Generator], Sample]
 Item = int | Place
 """A sample of a data set, or a place in a scene."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is to be prepared: a batch of an epoch."""
+class BatchIndex:
+    """Which batch is to be prepared."""
 
     epoch: int
     number: int
@@ -83,36 +77,44 @@ class Task:
 
 
 class Preparation(Dataset[Prepared]):
-    """Turns a task into a batch: samples, their random changes, geometry. Runs in workers, too.
+    """Batches by their `BatchIndex`: samples, their random changes, geometry. Runs in workers, too.
 
     What is random depends on ``seed``, the epoch and the index of the sample (its changes) or the number of
     the batch (its geometry), not on the process or on what was made before. Where labels are per point and
-    the network can do so, it is asked for predictions only where there are labels.
+    the network can do so, it is asked for predictions only where there are labels. With ``keep``, batches
+    that are the same in each epoch are made once.
     """
 
     def __init__(
-        self, samples: Any, network: Any, transform: Transform | None, seed: int, stream: int
+        self, samples: Any, network: Any, transform: Transform, seed: int, stream: int, keep: bool = False
     ) -> None:
         self.samples, self.transform, self.seed, self.stream = samples, transform, seed, stream
         self.hierarchy = network.hierarchy
         self.queries = takes_queries(network)
+        self.kept: dict[BatchIndex, Prepared] | None = {} if keep else None
 
-    def __getitem__(self, task: Task) -> Prepared:
-        key = (self.seed, self.stream, task.epoch)
-        chosen = [self.samples[item] for item in task.items]
-        if self.transform is not None:
-            chosen = [
-                self.transform(sample, generator(*key, SAMPLE, item if isinstance(item, int) else item.seed))
-                for sample, item in zip(chosen, task.items, strict=True)
-            ]
+    def __getitem__(self, index: BatchIndex) -> Prepared:
+        if self.kept is None:
+            return self._prepared(index)
+        if index not in self.kept:
+            self.kept[index] = self._prepared(index)
+        return self.kept[index]
+
+    def _prepared(self, index: BatchIndex) -> Prepared:
+        key = (self.seed, self.stream, index.epoch)
+        seeds = [item if isinstance(item, int) else item.seed for item in index.items]
+        chosen = [
+            self.transform(self.samples[item], seeded(*key, SAMPLE, seed))
+            for item, seed in zip(index.items, seeds, strict=True)
+        ]
         batch = collate(chosen)
         labels, options = batch.labels, {}
         if self.queries and isinstance(chosen[0].label, Tensor):
             known = (labels >= 0).nonzero().squeeze(1)
             labels, options = labels[known], {"queries": batch.cloud[known]}
-        levels = self.hierarchy(batch.cloud, generator=generator(*key, LEVELS, task.number), **options)
-        labels = labels if task.counts else torch.full_like(labels, -1)
-        return Prepared(batch.features, levels, labels, mix(*key, DROPOUT, task.number))
+        levels = self.hierarchy(batch.cloud, generator=seeded(*key, LEVELS, index.number), **options)
+        labels = labels if index.counts else torch.full_like(labels, -1)
+        return Prepared(batch.features, levels, labels, mixed(*key, DROPOUT, index.number))
 
 
 def takes_queries(network: Any) -> bool:
@@ -120,173 +122,151 @@ def takes_queries(network: Any) -> bool:
     return "queries" in inspect.signature(network.hierarchy).parameters
 
 
-class Shuffled:
-    """All samples of a data set, in another order in each epoch."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size, self.seed = size, seed
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __call__(self, epoch: int) -> list[Item]:
-        order: list[Item] = torch.randperm(self.size, generator=generator(self.seed, epoch, ORDER)).tolist()
-        return order
-
-
-class Planned:
-    """Places in scenes, planned epoch after epoch so that all are covered evenly.
-
-    A plan depends on those before it: for an epoch that is not the next, all before it are made again.
-    """
-
-    def __init__(self, make: Callable[[], CropSampler]) -> None:
-        self.make, self.sampler = make, make()
-        self.epoch, self.plan = -1, list[Item]()
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __call__(self, epoch: int) -> list[Item]:
-        if epoch < self.epoch:
-            self.sampler, self.epoch = self.make(), -1
-        while self.epoch < epoch:
-            self.plan, self.epoch = list(self.sampler), self.epoch + 1
-        return self.plan
-
-
-class Fixed:
-    """The same in every epoch."""
-
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.items = list(items)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __call__(self, epoch: int) -> list[Item]:
-        return self.items
-
-
-class Loader:
-    """Batches of an epoch, to be resumed at any batch.
+class Batches(Sampler[BatchIndex]):
+    """The batches of an epoch, to be resumed at any of them.
 
     Batches are numbered over all processes together: of W ranks, rank r takes batches r, r + W, ..., so that
     W processes do what one does that accumulates the gradients of W batches. If the batches do not divide
     among the ranks, the first ones are used again at the end (in an evaluation, without labels).
 
     Args:
-        preparation: makes the batches.
-        order: what belongs to an epoch, in order: ``Shuffled``, ``Planned`` or ``Fixed``.
-        batch_size: clouds per batch.
-        training: a batch is another one in each epoch.
+        order: gives the items of an epoch by its number.
+        count: how many these are.
+        batch_size: items of a batch.
+        training: batches are others in each epoch.
         drop_last: leaves out a smaller last batch.
-        workers: processes that prepare batches; 0: this one.
-        pin: batches in page-locked memory.
-        keep: keeps the batches for the next time; for batches that are the same in each epoch.
+        rank, ranks: of this process among all.
+        sampler: what ``order`` takes the items from, if that has a state.
     """
 
     def __init__(
         self,
-        preparation: Preparation,
-        order: Shuffled | Planned | Fixed,
+        order: Callable[[int], Sequence[Item]],
+        count: int,
         batch_size: int,
         training: bool = True,
         drop_last: bool = False,
-        workers: int = 0,
-        pin: bool = False,
-        keep: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+        sampler: CropSampler | None = None,
     ) -> None:
-        self.preparation, self.order, self.batch_size = preparation, order, batch_size
-        self.training, self.drop_last, self.workers, self.pin = training, drop_last, workers, pin
-        self.epoch, self.rank, self.ranks = 0, 0, 1
-        self._kept: list[Prepared] | None = [] if keep else None
-        self._start = self._position = 0
-        self._pool: Any = None
-        if training:
-            self.sampler = self  # where Lightning looks for set_epoch
-
-    @property
-    def total(self) -> int:
-        """Batches of an epoch, of all ranks together."""
-        full, rest = divmod(len(self.order), self.batch_size)
-        return full if self.drop_last or not rest else full + 1
+        self.order, self.batch_size, self.training, self.sampler = order, batch_size, training, sampler
+        self.rank, self.ranks = rank, ranks
+        self.total = count // batch_size if drop_last else -(-count // batch_size)
+        self.epoch, self.start, self.given = 0, 0, 0
+        self._planned: tuple[int, list[BatchIndex]] | None = None
 
     def __len__(self) -> int:
         return -(-self.total // self.ranks)
 
+    def __iter__(self) -> Iterator[BatchIndex]:
+        return iter(self.plan()[self.rank :: self.ranks][self.start :])
+
+    def plan(self) -> list[BatchIndex]:
+        """The batches of the present epoch for all ranks."""
+        if self._planned is None or self._planned[0] != self.epoch:
+            items, size = self.order(self.epoch), self.batch_size
+            slices = [tuple(items[n * size : (n + 1) * size]) for n in range(self.total)]
+            every = [BatchIndex(self.epoch, number, chosen) for number, chosen in enumerate(slices)]
+            # Batches are repeated until each rank has as many; in an evaluation those must not count.
+            again = (every * self.ranks)[: -len(every) % self.ranks]
+            every += [replace(index, counts=self.training) for index in again]
+            self._planned = self.epoch, every
+        return self._planned[1]
+
     def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        """Lightning calls this before each epoch; evaluations are always the same."""
+        self.epoch = epoch if self.training else 0
 
-    def set_rank(self, rank: int, ranks: int) -> None:
-        self.rank, self.ranks = rank, ranks
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to go on after the batches given so far (a data loader fetches ahead of them)."""
+        ended = self.given >= len(self)
+        state: dict[str, Any] = {"epoch": self.epoch + ended, "position": 0 if ended else self.given}
+        if self.sampler is not None:
+            state["sampler"] = self.sampler.state_dict(None if ended else 0)
+        return state
 
-    def state_dict(self) -> dict[str, int]:
-        """How many batches of the present epoch have been given."""
-        return {"position": self._position % max(len(self), 1)}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next iteration start where another one was."""
-        self._start = state["position"]
+        self.epoch, self.start, self._planned = state["epoch"], state["position"], None
+        if self.sampler is not None:
+            self.sampler.load_state_dict(state["sampler"])
 
-    def tasks(self, epoch: int) -> list[Task]:
-        """The batches of an epoch for this rank."""
-        order = self.order(epoch)
-        size = self.batch_size
-        every = [Task(epoch, i, tuple(order[i * size : (i + 1) * size])) for i in range(self.total)]
-        # What is missing to as many batches for each rank is repeated; in an evaluation it must not count.
-        again = every * self.ranks
-        every += [replace(task, counts=self.training) for task in again[: -len(every) % self.ranks]]
-        return every[self.rank :: self.ranks]
 
-    def __iter__(self) -> Iterator[Prepared]:
-        # Lightning sets the epoch only after it has asked for an iterator: look at it when the first batch is
-        # wanted, not before.
-        start, self._start = self._start, 0
-        tasks = self.tasks(self.epoch if self.training else 0)[start:]
-        self._position = start
-        for batch in self._prepared(tasks):
-            self._position += 1
+class Loader(DataLoader[Prepared]):
+    """Torch's data loader of prepared batches, to be resumed at any batch."""
+
+    def __init__(self, preparation: Preparation, batches: Batches, workers: int = 0) -> None:
+        super().__init__(
+            preparation,
+            batch_size=None,  # an item is a batch
+            sampler=batches,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),  # of the workers' seeds: the caller's random state is left alone
+        )
+        self.preparation, self.batches = preparation, batches
+
+    def __iter__(self) -> Iterator[Prepared]:  # type: ignore[override]
+        # Lightning asks for an iterator before it sets the epoch, and before an initialisation takes another
+        # one. As a generator, this looks at the epoch only when the first batch is wanted.
+        iterator = super().__iter__()
+        self.batches.given, self.batches.start = self.batches.start, 0
+        for batch in iterator:
+            self.batches.given += 1
             yield batch
 
-    def close(self) -> None:
-        """Ends the workers. Left to the garbage collector they would be waited for, five seconds each: it
-        takes away the queue by which they are told to end before it tells them."""
-        iterator = getattr(self._pool, "_iterator", None)
-        if iterator is not None:
-            iterator._shutdown_workers()
-        self._pool = None
+    def state_dict(self) -> dict[str, Any]:
+        return self.batches.state_dict()
 
-    def _prepared(self, tasks: Sequence[Task]) -> Iterator[Prepared]:
-        if self._kept is not None:
-            for number, task in enumerate(tasks):
-                if number == len(self._kept):
-                    self._kept.append(self.preparation[task])
-                yield self._kept[number]
-        elif self.workers == 0:
-            for task in tasks:
-                yield self.preparation[task]
-        else:
-            if self._pool is None:
-                self._pool = DataLoader(
-                    self.preparation,
-                    batch_size=None,
-                    sampler=_Queue(),
-                    num_workers=self.workers,
-                    persistent_workers=True,
-                    pin_memory=self.pin,
-                )
-            self._pool.sampler.tasks = tasks
-            yield from self._pool
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batches.load_state_dict(state)
 
 
-class _Queue:
-    """The tasks that a pool of workers is to do next."""
+def loaders(
+    config: Config, data: Data, network: nn.Module, rank: int = 0, ranks: int = 1
+) -> tuple[Loader, Loader]:
+    """The training and the test batches of a run, for one of its processes."""
+    settings, seed = config.data, config.seed
+    sampler, keep = None, False
+    train, test, size = data.train, data.test, settings.batch_size
+    if data.task == "segmentation":
+        count = len(train) if settings.crops is None else settings.crops
+        sampler = CropSampler(train, settings.radius, count, seeded(seed, TRAIN, ORDER))
+        places = _covering(test, settings.radius, seed)
+        train, test = (SphereCrops(scenes, settings.radius, settings.context) for scenes in (train, test))
+    else:
+        count, size = len(train), max(size, 8)
+        places = list(range(len(test)))
+        keep = settings.cache and len(test) * len(test[0]) <= KEPT_POINTS
 
-    tasks: Sequence[Task] = ()
+    def order(epoch: int) -> list[Item]:
+        if sampler is not None:
+            return list(sampler)
+        return torch.randperm(count, generator=seeded(seed, epoch, ORDER)).tolist()
 
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self.tasks)
+    change, only_prepare = (transform_of(settings, data.task, augment=augment) for augment in (True, False))
+    drop = settings.drop_last
+    return (
+        Loader(
+            Preparation(train, network, change, seed, TRAIN),
+            Batches(order, count, settings.batch_size, True, drop, rank, ranks, sampler),
+            settings.workers,
+        ),
+        Loader(
+            Preparation(test, network, only_prepare, seed, TEST, keep),
+            Batches(lambda _: places, len(places), size, training=False, rank=rank, ranks=ranks),
+            0 if keep else settings.workers,
+        ),
+    )
 
-    def __len__(self) -> int:
-        return len(self.tasks)
+
+def _covering(scenes: Any, radius: float, seed: int) -> list[Item]:
+    """Places whose spheres cover the test scenes, the same in each evaluation."""
+    places = list[Item]()
+    for index in range(len(scenes)):
+        crops = cover(scenes[index], radius, radius, seeded(seed, TEST, ORDER, index))
+        centres = [tuple(crop.centre.tolist()) for crop in crops]
+        places += [Place(index, centre, len(places) + n) for n, centre in enumerate(centres)]
+    return places

@@ -49,10 +49,3 @@ class Metrics:
         width = max(map(len, self.iou), default=0)
         lines += [f"  {c.ljust(width)}  {'-' if v is None else f'{v:.4f}'}" for c, v in self.iou.items()]
         return "\n".join(lines)
-
-
-def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Counts ``[label, prediction]`` of the rows that have a label (not -1)."""
-    known = labels >= 0
-    pairs = labels[known] * classes + predicted[known]
-    return torch.bincount(pairs, minlength=classes * classes).view(classes, classes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as lightning
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassConfusionMatrix
 
@@ -36,8 +36,6 @@ class _Supervised(lightning.LightningModule):
         self.confusion = MulticlassConfusionMatrix(len(classes), ignore_index=-1, validate_args=False)
         self.register_buffer("class_weights", class_weights, persistent=False)
         self.metrics: Metrics | None = None
-        """Of the evaluation at the end of this epoch, if there was one."""
-        self.final: Metrics | None = None
         """Of the last evaluation."""
         self.totals = torch.zeros(3, dtype=torch.float64)
         """Of the present epoch: loss times labels, labels predicted, labels."""
@@ -67,12 +65,8 @@ class _Supervised(lightning.LightningModule):
         return loss
 
     def _refuse_divergence(self, loss: Tensor, batch: Prepared) -> None:
-        bad = ~torch.isfinite(loss.detach())
-        if self.trainer.world_size > 1:  # all stop, or none
-            flag = bad.float()
-            distributed.all_reduce(flag, distributed.ReduceOp.MAX)
-            bad = flag > 0
-        if bad:
+        bad = not bool(torch.isfinite(loss.detach()))
+        if self.trainer.strategy.reduce_boolean_decision(bad, all=False):  # all processes stop, or none
             where = explain(self.model, batch)
             when = f"epoch {self.current_epoch + 1}, step {self.global_step}"
             raise DivergedError(f"the loss is {float(loss.detach()):g} in {when}: {where}")
@@ -81,36 +75,24 @@ class _Supervised(lightning.LightningModule):
         self.confusion.update(self(batch).argmax(1), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
-        self.metrics = self.final = Metrics.of(self.confusion.compute().cpu(), self.classes)
+        self.metrics = Metrics.of(self.confusion.compute().cpu(), self.classes)
         self.confusion.reset()
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        chosen = {id(p) for p in decayed(self.model)}
+    def configure_optimizers(self) -> Any:
+        settings, chosen = self.settings, {id(p) for p in decayed(self.model)}
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         groups = [
-            {
-                "params": [p for p in parameters if id(p) in chosen],
-                "weight_decay": self.settings.weight_decay,
-            },
-            {"params": [p for p in parameters if id(p) not in chosen], "weight_decay": 0.0},
+            {"params": [p for p in parameters if (id(p) in chosen) == decay], "weight_decay": amount}
+            for decay, amount in ((True, settings.weight_decay), (False, 0.0))
         ]
-        return torch.optim.SGD(
-            [group for group in groups if group["params"]],
-            lr=self.settings.rate,
-            momentum=self.settings.momentum,
-            fused=True,
+        optimizer = torch.optim.SGD(
+            [group for group in groups if group["params"]], settings.rate, settings.momentum, fused=True
         )
-
-    def rate(self, epoch: int) -> float:
-        """The learning rate in an epoch."""
-        passed = sum(epoch >= milestone for milestone in self.settings.milestones)
-        return self.settings.rate * self.settings.gamma**passed
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, settings.milestones, settings.gamma)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_train_epoch_start(self) -> None:
         self.totals.zero_()
-        optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        for group in optimizer.param_groups:
-            group["lr"] = self.rate(self.current_epoch)
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         if self._clip is not None:
@@ -123,11 +105,8 @@ class _Supervised(lightning.LightningModule):
 
     def epoch_totals(self) -> Tensor:
         """``totals``, averaged over the ranks."""
-        if self.trainer.world_size == 1:
-            return self.totals.clone()
-        totals = self.totals.to(self.device)
-        distributed.all_reduce(totals)
-        return totals.cpu() / self.trainer.world_size
+        totals = self.totals.to(self.device, copy=True)  # reduced in place
+        return self.trainer.strategy.reduce(totals, reduce_op="mean").cpu()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["totals"] = self.epoch_totals()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchmetrics.classification import MulticlassConfusionMatrix
 
 from pointvar.cloud import PointCloud
-from pointvar.data import Crop, Sample, crop_sphere
-from pointvar.data.crops import Potentials
-from pointvar.data.transforms import Compose
+from pointvar.data import Sample, cover
+from pointvar.data.transforms import seeded
 from pointvar.train.config import DataConfig
-from pointvar.train.loader import LEVELS, SAMPLE, TEST, Preparation, Task, generator, takes_queries
-from pointvar.train.metrics import Metrics, confusion
-from pointvar.train.sources import Data, augmentation, preparation, transform_of
+from pointvar.train.loader import LEVELS, SAMPLE, TEST, BatchIndex, Preparation, takes_queries
+from pointvar.train.metrics import Metrics
+from pointvar.train.sources import Data, transform_of
 
 TILE = 500_000
 SPHERE = 150_000
@@ -32,17 +33,15 @@ def evaluate(model: nn.Module, data: Data, config: DataConfig, votes: int = 1, s
         votes: passes whose probabilities are summed; with more than one, all are augmented.
         seed: of all that is random.
     """
-    counts = torch.zeros(len(data.classes), len(data.classes), dtype=torch.int64)
+    confusion = MulticlassConfusionMatrix(len(data.classes), ignore_index=-1, validate_args=False)
     if data.task == "classification":
         labels = torch.tensor([data.test[index].label for index in range(len(data.test))])
-        predicted = class_probabilities(model, data.test, config, votes, seed).argmax(1)
-        counts += confusion(predicted, labels, len(counts))
+        confusion.update(class_probabilities(model, data.test, config, votes, seed).argmax(1), labels)
     else:
         for index in range(len(data.test)):
             scene = data.test[index]
-            predicted, _ = predict_scene(model, scene, config, votes, seed)
-            counts += confusion(predicted, scene.label, len(counts))
-    return Metrics.of(counts, data.classes)
+            confusion.update(predict_scene(model, scene, config, votes, seed)[0], scene.label)
+    return Metrics.of(confusion.compute(), data.classes)
 
 
 @torch.no_grad()
@@ -55,9 +54,9 @@ def class_probabilities(
     size = max(config.batch_size, 8)
     chunks = [tuple(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
     total: list[Tensor] = []
-    with _Evaluating(model) as device:
+    with _evaluating(model) as device:
         for number, items in enumerate(chunks):
-            looks = [prepare[Task(vote, number, items)].to(device) for vote in range(votes)]
+            looks = [prepare[BatchIndex(vote, number, items)].to(device) for vote in range(votes)]
             shares = [_probabilities(model(look.features, look.levels)) for look in looks]
             total.append(torch.stack(shares).mean(0))
     return torch.cat(total)
@@ -88,26 +87,24 @@ def predict_scene(
     Shapes (N points):
         - result: two of ``[N]``, int64 and float32
     """
+    if config.poisson is not None:
+        raise ValueError("clouds of a segmentation keep all their points: data.poisson must be null")
     labels = torch.zeros(len(scene), dtype=torch.int64)
     confidence = torch.zeros(len(scene))
-    always, changes = preparation(config, "segmentation"), augmentation(config) if votes > 1 else []
-    if always:
-        raise ValueError("clouds of a segmentation keep all their points: data.poisson must be null")
-    transform = Compose(*changes)
-    queries, done = takes_queries(model), 0
-    with _Evaluating(model) as device:
+    transform = transform_of(config, "segmentation", augment=votes > 1)
+    done = 0
+    with _evaluating(model) as device:
         for own, margin in tiles(scene.points, tile, config.context):
-            part = scene[torch.cat([own, margin])]
+            part = replace(scene[torch.cat([own, margin])], label=-1)
             sums: Tensor | None = None
             for vote in range(votes):
                 key = (seed, TEST, vote, done)
-                for number, crop in enumerate(
-                    spheres(part, len(own), config.radius, config.context, sphere, generator(*key, SAMPLE))
-                ):
-                    look = transform(crop.sample, generator(*key, SAMPLE, number))
-                    probabilities = _look(
-                        model, look, crop.inner, queries, generator(*key, LEVELS, number), device
-                    )
+                crops = cover(
+                    part, config.radius, config.context, seeded(*key, SAMPLE), wanted=len(own), limit=sphere
+                )
+                for number, crop in enumerate(crops):
+                    look = transform(crop.sample, seeded(*key, SAMPLE, number))
+                    probabilities = _look(model, look, crop.inner, seeded(*key, LEVELS, number), device)
                     if sums is None:
                         sums = torch.zeros(len(own), probabilities.shape[1])
                     index = crop.index[crop.inner]
@@ -123,54 +120,14 @@ def predict_scene(
 
 
 def _look(
-    model: nn.Module,
-    sample: Sample,
-    inner: Tensor,
-    queries: bool,
-    random: torch.Generator,
-    device: torch.device,
+    model: Any, sample: Sample, inner: Tensor, generator: torch.Generator, device: torch.device
 ) -> Tensor:
     """Probabilities at the inner points of one sphere."""
-    cloud = PointCloud(sample.points)
-    wanted = inner.nonzero().squeeze(1)
+    cloud, wanted, queries = PointCloud(sample.points), inner.nonzero().squeeze(1), takes_queries(model)
     options = {"queries": cloud[wanted]} if queries else {}
-    levels = model.hierarchy(cloud, generator=random, **options)  # type: ignore[operator]
-    scores = model(sample.features.to(device), levels if device.type == "cpu" else levels.to(device))
-    result = _probabilities(scores)
+    levels = model.hierarchy(cloud, generator=generator, **options)
+    result = _probabilities(model(sample.features.to(device), levels.to(device)))
     return result if queries else result[wanted]
-
-
-def spheres(
-    scene: Sample, wanted: int, inner: float, outer: float, limit: int, random: torch.Generator
-) -> Iterator[Crop]:
-    """Crops until each of the first ``wanted`` points of a scene was in the inner part of one."""
-    scene = replace(scene, label=-1)
-    potentials = Potentials(scene.points, inner, random)
-    waiting = torch.ones(wanted, dtype=torch.bool)
-    while bool(waiting.any()):
-        place = int(potentials.values[:wanted].where(waiting, torch.inf).argmin())
-        centre, factor = scene.points[place], 1.0
-        crop = crop_sphere(scene, centre, inner, outer)
-        while len(crop.index) > limit and factor > 0.01:
-            factor *= 0.8
-            crop = crop_sphere(scene, centre, factor * inner, factor * outer)
-        reached = crop.index[crop.inner]
-        waiting[reached[reached < wanted]] = False
-        potentials.visit(centre)
-        yield crop
-
-
-def covering(scene: Sample, radius: float, random: torch.Generator) -> list[tuple[float, ...]]:
-    """Centres of spheres that cover a scene."""
-    potentials = Potentials(scene.points, radius, random)
-    waiting = torch.ones(len(scene), dtype=torch.bool)
-    centres = []
-    while bool(waiting.any()):
-        centre = scene.points[int(potentials.values.where(waiting, torch.inf).argmin())]
-        waiting &= (scene.points - centre).square().sum(1) >= radius**2
-        potentials.visit(centre)
-        centres.append(tuple(centre.tolist()))
-    return centres
 
 
 def tiles(points: Tensor, limit: int, margin: float) -> Iterator[tuple[Tensor, Tensor]]:
@@ -197,15 +154,12 @@ def _probabilities(scores: Tensor) -> Tensor:
     return scores.float().softmax(1).cpu()
 
 
-class _Evaluating:
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[torch.device]:
     """A network in evaluation mode, for a while; gives its device."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.before = model, model.training
-
-    def __enter__(self) -> torch.device:
-        self.model.eval()
-        return next(self.model.parameters()).device
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.before)
+    before = model.training
+    model.eval()
+    try:
+        yield next(model.parameters()).device
+    finally:
+        model.train(before)
