@@ -101,6 +101,7 @@ FAILURES = {
     "our own check, deeper": (lambda: Config(epochs=0), "epochs must be positive, got 0"),
     "a missing file": (lambda: Path("no-such-file.txt").read_text(), "no-such-file.txt"),
     "another library": (lambda: np.zeros(2).reshape(3), None),
+    "a check of another library": (lambda: json.loads("no JSON"), None),
     "an operation of our own": (lambda: Config(epochs="many"), None),
     "an operation of the language": (lambda: int("many"), None),
     "not a kind that is foreseen": (lambda: Registry("fruit", {})["pear"], None),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -72,10 +72,10 @@ def is_for_users(error: Exception) -> bool:
     """
     if isinstance(error, ArgumentError) or (isinstance(error, OSError) and error.filename is not None):
         return True
-    origin = traceback.extract_tb(error.__traceback__)[-1]
-    ours = Path(__file__).parent in Path(origin.filename).parents
-    foreseen = isinstance(error, (ValueError, TypeError, ImportError, OSError))
-    return foreseen and ours and (origin.line or "").startswith("raise ")
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    ours = frame.f_globals.get("__name__", "").split(".")[0] in ("pointvar", "experiments")
+    raised = linecache.getline(frame.f_code.co_filename, line).lstrip().startswith("raise ")
+    return ours and raised and isinstance(error, (ValueError, TypeError, ImportError, OSError))
 
 
 def _overview() -> ArgumentParser:

@@ -194,7 +194,7 @@ class Config:
     output: str | None = None
     """Folder of the run. Null: nothing is written (the command line then makes a folder in runs)."""
     logger: Literal["tensorboard", "wandb", "mlflow", "none"] = "tensorboard"
-    """Logger of the numbers of each epoch, besides metrics.jsonl, where there is a folder of the run."""
+    """Where the numbers of each epoch go besides metrics.jsonl, if the run has a folder."""
     checkpoint_steps: int | None = positive(None)
     """Optimiser steps between checkpoints, besides the one after every epoch. Null: no others."""
     accelerator: str = "auto"

@@ -17,7 +17,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 import pointvar
 from pointvar.atomic import write_atomically
 from pointvar.models import save
-from pointvar.models.files import can_save
+from pointvar.models.storage import can_save
 from pointvar.train.config import Config
 from pointvar.train.sources import Data
 
