@@ -159,7 +159,7 @@ def test_a_line_per_epoch_and_a_bar_on_a_terminal(
     for row in result.history:
         line = f"epoch {row['epoch']}/2  loss {row['train_loss']:.4f}  accuracy {row['accuracy']:.4f}"
         assert shown.count(line) == 1
-    assert ("6/6" in shown) == terminal  # batches
+    assert ("6/6" in shown) == ("epoch 2/2: 100%" in shown) == terminal  # batches
 
 
 def test_the_rate_of_each_epoch_is_recorded() -> None:

@@ -148,7 +148,11 @@ class Checkpoints(ModelCheckpoint):
 
 
 class ProgressBar(TQDMProgressBar):
-    """Lightning's bar, with the mean loss of the epoch so far."""
+    """Lightning's bar, with epochs counted from one and the mean loss of the epoch so far."""
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        super().on_train_epoch_start(trainer)
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
     def get_metrics(self, trainer: lightning.Trainer, module: Any) -> dict[str, Any]:
         loss, _, count = module.totals.tolist()
