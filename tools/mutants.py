@@ -210,7 +210,8 @@ def _meaning(source: str) -> str | None:
             node.annotation = None
         elif isinstance(node, ast.arguments):  # the "*" of arguments by name is not a product
             node.args = node.posonlyargs + node.args + node.kwonlyargs
-            node.posonlyargs, node.kwonlyargs = [], []
+            node.defaults = node.defaults + [d for d in node.kw_defaults if d is not None]
+            node.posonlyargs, node.kwonlyargs, node.kw_defaults = [], [], []
         elif isinstance(node, ast.FunctionDef):
             node.returns = None
         elif isinstance(node, ast.AnnAssign):

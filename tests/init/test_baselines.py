@@ -148,11 +148,11 @@ def test_through_a_network_per_channel():
 
 @pytest.mark.parametrize("value", [3.0, 0.1, 0.7, -1.3, 1e3])  # squares minus square may round below 0
 def test_a_channel_that_is_constant_gets_mean_0_alone(value):
-    layer = nn.Conv1d(2, 2, 1, groups=2)
-    x = noise(5, 2, 9)
+    layer = nn.Conv1d(2, 2, 1, groups=2).double()
+    x = noise(5, 2, 9).double()
     x[:, 0] = value  # the first channel sees nothing else
     pv.data_dependent_init(layer, x, 2.0, generator=seeded())
-    drawn = torch.randn(2, 1, 1, generator=seeded())[0].item()
+    drawn = torch.randn(2, 1, 1, generator=seeded(), dtype=torch.float64)[0].item()
     assert layer.weight[0].item() == pytest.approx(drawn)
     assert layer.bias[0].item() == pytest.approx(-value * drawn)
     assert moment(layer(x)[:, 1]) == pytest.approx(2, rel=1e-4)
