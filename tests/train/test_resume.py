@@ -97,6 +97,11 @@ def test_crashed(tmp_path: Path, steps: int | None, batch: int) -> None:
     config = case(tmp_path / "run", {"checkpoint_steps": steps})
     with pytest.raises(Crash):
         fit(config, callbacks=[Crashing(batch)], verbose=False)
+    done = batch - 1
+    kept = max(done - done % 6, 0 if steps is None else done - done % steps)  # an epoch, or so many steps
+    assert (tmp_path / "run" / "last.ckpt").exists() == (kept > 0)
+    if kept:
+        assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == kept
     same(never_stopped(), fit(config, resume=True, verbose=False))
 
 

@@ -181,14 +181,14 @@ class Batches(Sampler[BatchIndex]):
     def state_dict(self) -> dict[str, Any]:
         """What is needed to go on after the batches given so far (a data loader fetches ahead of them)."""
         ended = self.given >= len(self)
-        state: dict[str, Any] = {"epoch": self.epoch + ended, "position": 0 if ended else self.given}
+        state: dict[str, Any] = {"position": 0 if ended else self.given}  # the epoch is known to Lightning
         if self.sampler is not None:
             state["sampler"] = self.sampler.state_dict(None if ended else 0)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next iteration start where another one was."""
-        self.epoch, self.start, self._planned = state["epoch"], state["position"], None
+        self.start, self._planned = state["position"], None
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])
 
