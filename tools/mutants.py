@@ -391,9 +391,12 @@ def main() -> None:
             results.append(record)
             with output.open("a", encoding="utf8") as file:
                 file.write(json.dumps(record) + "\n")
-    counts = Counter(r["outcome"] for r in results)
+    for record in results:
+        if record["outcome"] == "survived" and reason(_mutant(record), config) is not None:
+            record["outcome"] = "left"
+    counts = Counter(record["outcome"] for record in results)
     print(f"{len(results)} mutants: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()))
-    news = [r for r in results if r["outcome"] == "survived" and reason(_mutant(r), config) is None]
+    news = [record for record in results if record["outcome"] == "survived"]
     for record in sorted(news, key=lambda r: (r["file"], r["line"])):
         print(_line(record))
     sys.exit(bool(news))
