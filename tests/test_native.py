@@ -100,7 +100,7 @@ class TestInstructionSets:
         assert LEVELS.index(chosen) >= LEVELS.index(level)
 
     def test_unknown_ones_are_refused(self):
-        result = run("import pointvar", POINTVAR_ISA="mmx")
+        result = run("import pointvar; pointvar.native_info()", POINTVAR_ISA="mmx")
         assert result.returncode != 0
         assert "ValueError: POINTVAR_ISA must be one of" in result.stderr
 
@@ -110,7 +110,7 @@ class TestBackends:
         assert reference[:2] == ["reference", "None"]
 
     def test_unknown_ones_are_refused(self):
-        result = run("import pointvar", POINTVAR_BACKEND="nonsense")
+        result = run("import pointvar; pointvar.native_info()", POINTVAR_BACKEND="nonsense")
         assert result.returncode != 0
         assert "ValueError: POINTVAR_BACKEND must be 'native' or 'reference', got 'nonsense'" in result.stderr
 
@@ -120,7 +120,7 @@ import sys, warnings, torch
 sys.modules["pointvar._native_baseline"] = None  # the import system then raises ImportError
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    import pointvar
+    import pointvar; pointvar.native_info()
 print(*[warning.category.__name__ for warning in caught], "POINTVAR_BACKEND" in str(caught[0].message))
 warnings.simplefilter("error")
 """
