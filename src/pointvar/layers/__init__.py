@@ -3,7 +3,6 @@
 Used by whatever sets (``init``), measures (``diagnose``) or clips (``train``) them.
 """
 
-from pointvar.layers.batches import Forward, as_batches, feed, size_of
 from pointvar.layers.find import (
     Claims,
     Layer,
@@ -17,7 +16,7 @@ from pointvar.layers.find import (
     refuse_lazy,
 )
 from pointvar.layers.kinds import Kind, register_layer
-from pointvar.layers.restore import devices_of, restored
+from pointvar.layers.passes import Forward, as_batches, devices_of, feed, restored, size_of
 
 __all__ = [
     "Claims",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pointvar.convolution import PointConvolution
-from pointvar.layers import moments
 
 SecondMoment = Callable[..., Tensor]
 
@@ -76,17 +78,79 @@ def kind_of(module: nn.Module) -> Kind | None:
     return None
 
 
+# Z, exactly: the mean over outputs of the squared norm of what the weights multiply, in float64, without autocast.
+
+
+def _point_convolution(module: Any, features: Tensor, hood: Any) -> Tensor:
+    return module.second_moment(features, hood)
+
+
+def _linear(module: nn.Module, input: Tensor) -> Tensor:
+    return input.double().square().sum(-1).mean()
+
+
+def _bilinear(module: nn.Module, input1: Tensor, input2: Tensor) -> Tensor:
+    return (input1.double().square().sum(-1) * input2.double().square().sum(-1)).mean()
+
+
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+
+
+def _convolution(module: Any, input: Tensor) -> Tensor:
+    """The squares of the inputs, summed over each window and the channels of each group."""
+    power, ones = _power(module, input)
+    padding: Any = module.padding
+    if module.padding_mode != "zeros":
+        power = functional.pad(power, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        padding = 0
+    convolve = _CONVOLVE[len(module.kernel_size)]
+    return convolve(power, ones, None, module.stride, padding, module.dilation, module.groups).mean()
+
+
+def _transposed_convolution(module: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+    """Each output sums over the inputs whose window covers it; at the borders there are fewer."""
+    power, ones = _power(module, input)
+    dims = len(module.kernel_size)
+    padding = module.output_padding
+    if output_size is not None:
+        padding = module._output_padding(
+            input, output_size, module.stride, module.padding, module.kernel_size, dims, module.dilation
+        )
+    convolve = _TRANSPOSED[dims]
+    return convolve(
+        power, ones, None, module.stride, module.padding, padding, module.groups, module.dilation
+    ).mean()
+
+
+def _power(module: Any, input: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared inputs summed over the channels of each group [B, G, ...], and a window of ones for each."""
+    dims = len(module.kernel_size)
+    batch = input if input.dim() == dims + 2 else input[None]
+    power = batch.double().square().unflatten(1, (module.groups, -1)).sum(2)
+    ones = torch.ones(module.groups, 1, *module.kernel_size, dtype=power.dtype, device=power.device)
+    return power, ones
+
+
 for _image in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
-    register_layer(_image, second_moment=moments.convolution)
+    register_layer(_image, second_moment=_convolution)
 for _type in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
-    register_layer(_type, second_moment=moments.transposed_convolution, out_dim=1)
-register_layer(nn.Linear, second_moment=moments.linear)
-register_layer(nn.Bilinear, second_moment=moments.bilinear)
-register_layer(PointConvolution, second_moment=moments.point_convolution, out_dim=2)
+    register_layer(_type, second_moment=_transposed_convolution, out_dim=1)
+register_layer(nn.Linear, second_moment=_linear)
+register_layer(nn.Bilinear, second_moment=_bilinear)
+register_layer(PointConvolution, second_moment=_point_convolution, out_dim=2)
 
 # PyTorch Geometric, by name, so that it need not be there. All are linear in the weights named.
 _PYG = "torch_geometric.nn."
-register_layer(_PYG + "dense.linear.Linear", second_moment=moments.linear)
+register_layer(_PYG + "dense.linear.Linear", second_moment=_linear)
 for _name, _weights in {
     "gcn_conv.GCNConv": ("lin.weight",),
     "sg_conv.SGConv": ("lin.weight",),
