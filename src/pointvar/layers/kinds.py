@@ -78,7 +78,7 @@ def kind_of(module: nn.Module) -> Kind | None:
     return None
 
 
-# Z, exactly: the mean over outputs of the squared norm of what the weights multiply, in float64, without autocast.
+# Z, exactly: the mean over outputs of the squared norm of what the weights multiply, in float64.
 
 
 def _point_convolution(module: Any, features: Tensor, hood: Any) -> Tensor:
