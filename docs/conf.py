@@ -23,7 +23,6 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = False  # those of nn.Module say nothing of ours
 napoleon_numpy_docstring = False
 
