@@ -232,7 +232,7 @@ class _Encode(nn.Module):
         super().__init__()
         sizes = [size, *widths]
         self.linears = nn.ModuleList([build.linear(*pair) for pair in pairwise(sizes[:-1])])
-        self.convolution = build.convolution(*sizes[-2:], radius)
+        self.convolution = build.convolution(sizes[-2], sizes[-1], radius)
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         for block in self.linears:
