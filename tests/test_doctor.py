@@ -1,6 +1,7 @@
 """`pointvar doctor`: it says that all is well when it is, and what is wrong when it is not."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,15 @@ def test_a_wrong_convolution_is_found(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "FAIL  convolution" in text
     assert "-> try POINTVAR_ISA=baseline" in text
+
+
+def test_a_check_that_breaks_does_not_end_the_examination(monkeypatch, capsys):
+    monkeypatch.setitem(doctor.CHECKS, "threads", lambda: 1 // 0)
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert re.search("^FAIL  threads +ZeroDivisionError", text, re.MULTILINE)
+    assert "ok    convolution" in text
+    assert "1 failed" in text
 
 
 def test_a_missing_extra_is_named_with_its_cure(monkeypatch, capsys):

@@ -159,7 +159,7 @@ def test_resolve():
     assert methods.resolve("KPConvN", 3, 4, dim=2).method == "KPConvN"
     own = methods.resolve(lambda i, o, bias=True: methods.KPConv(i, o, bias=bias), 3, 4, bias=False)
     assert own.weight.shape == (16, 3, 4)
-    with pytest.raises(ValueError, match=r"no method 'KPCon'; known methods: PCCNN, .*FlexConv"):
+    with pytest.raises(ValueError, match=r"no method 'KPCon' .*'KPConv'.*; known are PCCNN, .*FlexConv"):
         methods.resolve("KPCon", 3, 4)
     with pytest.raises(TypeError, match="a name or a function, got int"):
         methods.resolve(3, 3, 4)

@@ -47,6 +47,9 @@ class Keeper(ABC):
         """As ``kept``, but computed each time where gradients are needed."""
         return make() if self.needs_gradient else self.kept(key, make)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": {}}
+
 
 class PointCloud(Keeper):
     r"""A batch of point clouds of different sizes, packed one after the other, never padded.
@@ -218,12 +221,6 @@ class PointCloud(Keeper):
 
     def _versions(self) -> int:
         return 0 if self.points.is_inference() else self.points._version
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"points": self.points, "offsets": self.offsets}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _cache={})
 
 
 def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: str) -> Tensor:

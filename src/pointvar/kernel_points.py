@@ -154,18 +154,16 @@ def _platonic(vertices: int) -> Tensor | None:
     """The centre and the corners of a regular solid, at distance 1; ``None`` if there is no such solid."""
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=3)), dtype=torch.float64)
     axes = torch.eye(3, dtype=torch.float64)
-    if vertices == 4:
-        corners = signs[signs.prod(1) > 0]
-    elif vertices == 6:
-        corners = torch.cat([axes, -axes])
-    elif vertices == 8:
-        corners = signs
-    elif vertices == 12:
-        corners = _rectangles(1, _GOLDEN)
-    elif vertices == 20:
-        corners = torch.cat([signs, _rectangles(2 / _GOLDEN, 2 * _GOLDEN)])
-    else:
+    solids = {
+        4: signs[signs.prod(1) > 0],
+        6: torch.cat([axes, -axes]),
+        8: signs,
+        12: _rectangles(1, _GOLDEN),
+        20: torch.cat([signs, _rectangles(2 / _GOLDEN, 2 * _GOLDEN)]),
+    }
+    if vertices not in solids:
         return None
+    corners = solids[vertices]
     return torch.cat([axes.new_zeros(1, 3), corners / corners.norm(dim=1, keepdim=True)])
 
 

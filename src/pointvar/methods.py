@@ -23,6 +23,7 @@ from torch import Generator
 from pointvar import basis, estimator
 from pointvar.convolution import PointConvolution
 from pointvar.kernel_points import ball, grid, spacing
+from pointvar.registry import Registry
 
 __all__ = [
     "METHODS",
@@ -243,9 +244,7 @@ def resolve(
 ) -> PointConvolution:
     """A convolution from the name of a method, or from any function that makes one."""
     if isinstance(method, str):
-        if method not in METHODS:
-            raise ValueError(f"there is no method {method!r}; known methods: {', '.join(METHODS)}")
-        method = METHODS[method]
+        method = Registry("method", METHODS).resolve(method)
     if not callable(method):
         raise TypeError(f"method must be a name or a function, got {type(method).__name__}")
     return method(in_channels, out_channels, **kwargs)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pointvar.report import Report
+    from pointvar.report.runs import Run
     from pointvar.train import Config, Data
 
 DEPTH, CHANNELS, CLOUDS = 25, 32, 8
@@ -60,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from pointvar.atomic import write_atomically
     from pointvar.progress import span
+    from pointvar.report.runs import Run
     from pointvar.train import load_config, load_data
 
     begin, output = time.monotonic(), arguments.output
@@ -79,10 +81,10 @@ def run(arguments: argparse.Namespace) -> None:
         write_atomically(curves, json.dumps(_variance_by_depth()) + "\n")
     data = load_data(configs["norm-free"].data)
     _train(configs, waiting, data)
-    rows = [_row(name, config, folders[name]) for name, config in configs.items()]
-    report = _report(configs["norm-free"], rows, json.loads(curves.read_text()), data)
+    runs = [Run(folder, name) for name, folder in folders.items()]
+    report = _report(configs["norm-free"], runs, json.loads(curves.read_text()), data)
     page = report.save(output / "report.html")
-    print("\n" + _table(rows) + "\n")
+    print("\n" + _table(runs) + "\n")
     if repeated:
         print(f"All of it was there already; to start over: pointvar demo --output {output} --fresh")
     print(f"report: {page}" + ("" if repeated else f" (after {span(time.monotonic() - begin)})"))
@@ -136,32 +138,22 @@ def _train(configs: dict[str, Config], waiting: list[str], data: Data) -> None:
             print(f"diverged: {result.diverged}")
 
 
-def _row(name: str, config: Config, folder: Path) -> dict[str, Any]:
-    summary = json.loads((folder / "summary.json").read_text())
-    history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {
-        "training": name,
-        "what it is": MEANING[name],
-        "learning rate": config.optimizer.rate,
-        "test accuracy": summary["metrics"].get("accuracy"),
-        "training accuracy": history[-1]["train_accuracy"] if history else None,
-        "seconds": round(summary["seconds"], 1),
-        "diverged": summary["diverged"],
-        "history": history,
-    }
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(runs: list[Run]) -> str:
     lines = [f"{'training':16}{'test accuracy':>15}{'train accuracy':>16}{'seconds':>10}"]
-    for row in rows:
-        values = (row["test accuracy"], row["training accuracy"])
+    for run in runs:
+        values = run.metrics.get("accuracy"), _train_accuracy(run)
         test, train = ("diverged" if value is None else f"{value:.3f}" for value in values)
-        lines.append(f"{row['training']:16}{test:>15}{train:>16}{row['seconds']:>10.0f}")
+        lines.append(f"{run.name:16}{test:>15}{train:>16}{run.summary['seconds']:>10.0f}")
     return "\n".join(lines)
 
 
-def _report(config: Config, rows: list[dict[str, Any]], variance: dict[str, Any], data: Data) -> Report:
+def _train_accuracy(run: Run) -> float | None:
+    return run.rows[-1]["train_accuracy"] if run.rows else None
+
+
+def _report(config: Config, runs: list[Run], variance: dict[str, Any], data: Data) -> Report:
     from pointvar.report import Report
+    from pointvar.report.runs import compare
 
     tests = len(data.test)
     report = Report("pointvar: a demonstration", "Point convolutions whose features keep their variance")
@@ -177,30 +169,21 @@ def _report(config: Config, rows: list[dict[str, Any]], variance: dict[str, Any]
             "training shapes": len(data.train),
             "test shapes": tests,
             "points": config.data.num_points,
-            "batch size": config.data.batch_size,
-            "convolution": config.model.method,
             "channels": config.model.channels,
-            "epochs": config.epochs,
-            "seed": config.seed,
             "threads": config.threads,
         }
     )
-    report.section("Accuracy")
-    report.table(rows, [name for name in rows[0] if name not in ("diverged", "history")])
+    meanings = [(run.name, MEANING[run.name], _train_accuracy(run)) for run in runs]
+    report.table(meanings, ["training", "what it is", "training accuracy"])
+    compare(report, runs)
     report.text(
         f"Accuracies after the last epoch, of one seed. With {tests} test shapes one accuracy has a standard "
         f"error of up to {0.5 / tests**0.5:.2f}: small differences mean nothing, and {config.epochs} epochs "
         "show how a training begins, not where it ends."
     )
-    for row in rows:
-        if row["diverged"] is not None:
-            report.text(f"{row['training']} diverged: {row['diverged'].splitlines()[0]}", "bad")
-    report.section("Training curves")
-    panels = {
-        title: {row["training"]: [epoch[key] for epoch in row["history"]] for row in rows}
-        for title, key in (("accuracy on test shapes", "accuracy"), ("training loss", "train_loss"))
-    }
-    report.panels(panels, xlabel="epoch")
+    for run in runs:
+        if run.summary["diverged"] is not None:
+            report.text(f"{run.name} diverged: {run.summary['diverged'].splitlines()[0]}", "bad")
     report.section("Variance by depth")
     report.text(
         f"The second moment of the features behind each of {DEPTH} layers, before any training, on one batch "
@@ -208,15 +191,15 @@ def _report(config: Config, rows: list[dict[str, Any]], variance: dict[str, Any]
     )
     report.panels(variance, log=True, reference=1.0, xlabel="layer")
     report.section("Test clouds")
-    _show_clouds(report, config, rows[-1], data)
+    _show_clouds(report, config, runs[-1], data)
     return report
 
 
-def _show_clouds(report: Report, config: Config, row: dict[str, Any], data: Data) -> None:
+def _show_clouds(report: Report, config: Config, run: Run, data: Data) -> None:
     from pointvar.models import load
     from pointvar.train import class_probabilities
 
-    if row["diverged"] is not None:
+    if run.summary["diverged"] is not None:
         report.text("The norm-free network has diverged, so there are no predictions.", "bad")
         return
     report.text("Predictions of the norm-free network. The clouds were chosen before anything was trained.")

@@ -7,13 +7,11 @@ one that classifies prints a line per file.
 from __future__ import annotations
 
 import argparse
-import colorsys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -57,10 +55,11 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
     from tqdm import tqdm
 
     from pointvar.data import write_ply
+    from pointvar.report.palette import color
     from pointvar.train import predict_scene
 
     arguments.output.mkdir(parents=True, exist_ok=True)
-    palette = colours(len(classes))
+    palette = np.array([list(bytes.fromhex(color(i)[1:])) for i in range(len(classes))], np.uint8)
     for file in arguments.files:
         sample, points = read_sample(file, config)
         with tqdm(desc=str(file), total=len(sample), unit=" points", disable=None) as bar:
@@ -114,12 +113,3 @@ def read_sample(path: Path, config: Any) -> tuple[Any, NDArray[Any]]:
     features = np.concatenate(parts, 1) if parts else np.ones((len(points), 1), np.float32)
     near = (points - np.floor(points.min(0))).astype(np.float32)
     return Sample(torch.from_numpy(near), torch.from_numpy(features), -1, path.stem), points
-
-
-def colours(count: int) -> NDArray[np.uint8]:
-    """A colour per class, easy to tell apart, ``[classes, 3]``."""
-    import numpy as np
-
-    hues = (np.arange(count) * 0.618034) % 1
-    table = [colorsys.hsv_to_rgb(h, 0.85 - 0.25 * (i % 2), 0.95 - 0.25 * (i % 3)) for i, h in enumerate(hues)]
-    return (np.array(table) * 255).round().astype(np.uint8)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pointvar import Neighborhood
 
-POISSON, REACH, NEIGHBORS = 0.1, 3.0, 16
 SOURCES = {"modelnet40": "ModelNet40", "shapes": "synthetic shapes"}
 
 
@@ -84,9 +83,9 @@ def run(arguments: argparse.Namespace) -> None:
 def surface_batch(
     count: int,
     modelnet: Path | None = None,
-    radius: float = POISSON,
-    reach: float = REACH,
-    max_neighbors: int | None = NEIGHBORS,
+    radius: float = 0.1,
+    reach: float = 3.0,
+    max_neighbors: int | None = 16,
     seed: int = 0,
 ) -> tuple[Tensor, Neighborhood]:
     """Normals and the neighbourhood of clouds of many classes: built-in shapes, or those of an npz file."""

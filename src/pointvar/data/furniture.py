@@ -18,7 +18,7 @@ Triple = Sequence[float] | Floats
 Part = tuple[Triple, Triple]  # centre and size of a box in the frame of a piece: front along x, floor at 0
 
 
-class Place(NamedTuple):
+class Pose(NamedTuple):
     x: float
     y: float
     turn: float
@@ -62,7 +62,7 @@ class Room:
                 break
         return spot
 
-    def _put(self, name: str, color: Floats, where: Place, *parts: Part, turn: float = 0.0) -> None:
+    def _put(self, name: str, color: Floats, where: Pose, *parts: Part, turn: float = 0.0) -> None:
         """Adds the boxes of a piece of furniture that have one class and one colour."""
         cosine, sine = np.cos(where.turn), np.sin(where.turn)
         for (x, y, z), size in parts:
@@ -84,9 +84,9 @@ class Room:
             centre, size = np.full(3, low + tall / 2), np.full(3, tall)
             centre[along], size[along] = self.random.uniform(0.25, 0.75) * self.sides[along], wide
             centre[across], size[across] = self.sides[across] * (side > 1), 0.06
-            self._put(name, color, Place(0, 0, 0), (centre, size))
+            self._put(name, color, Pose(0, 0, 0), (centre, size))
 
-    def _place(self, length: float, width: float, at_wall: bool) -> Place | None:
+    def _place(self, length: float, width: float, at_wall: bool) -> Pose | None:
         """A free spot for a piece of this depth and width, if there is one; its back to a wall if asked."""
         for _ in range(20):
             side = int(self.random.integers(4))
@@ -101,7 +101,7 @@ class Room:
             if all((np.abs(centre - other) > half + size + 0.05).any() for other, size in self.taken):
                 self.taken.append((centre, half))
                 turn = side * np.pi / 2 + self.random.normal() * (0.01 if at_wall else 0.15)
-                return Place(centre[0], centre[1], turn)
+                return Pose(centre[0], centre[1], turn)
         return None
 
     def _bed(self) -> None:
@@ -151,7 +151,7 @@ class Room:
                 facing = where.turn + (np.pi if side > 0 else 0) + self.random.normal() * 0.2
                 away = side * (length / 2 + self.random.uniform(0, 0.25))
                 x, y = where.x + np.cos(where.turn) * away, where.y + np.sin(where.turn) * away
-                self._put("chair", seat, Place(x, y, facing), *CHAIR)
+                self._put("chair", seat, Pose(x, y, facing), *CHAIR)
 
     def _chair(self) -> None:
         if where := self._place(0.5, 0.5, at_wall=False):
@@ -161,7 +161,7 @@ class Room:
         color, wide = self.random.uniform(0.6, 1, 3), self.random.uniform(0.25, 0.4)
         if self.random.random() < 0.5:  # from the ceiling
             x, y = self.random.uniform(0.3, 0.7, 2) * self.sides
-            where, shade = Place(x, y, 0.0), self.height - self.random.uniform(0.3, 0.7)
+            where, shade = Pose(x, y, 0.0), self.height - self.random.uniform(0.3, 0.7)
             rod = (0, 0, (shade + self.height) / 2), (0.03, 0.03, self.height - shade)
             self._put("lamp", color, where, rod)
         elif free := self._place(0.4, 0.4, at_wall=False):

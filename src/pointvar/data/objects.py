@@ -54,22 +54,22 @@ def _stairs(random: Random) -> Mesh:
     return _upright(np.concatenate([[(0, 0), (0, 1)], np.stack(edge, 1)]), random.uniform(0.6, 2))
 
 
-def _legs(random: Random, outline: Floats, x: float, y: float, height: float) -> Mesh:
+def _legs(random: Random, x: float, y: float, height: float) -> Mesh:
     thick = random.uniform(0.05, 0.1)
-    leg = pillar(outline, thick, thick, 0, height)
+    leg = pillar(SQUARE, thick, thick, 0, height)
     return merge(*(leg.moved((a * (x - thick), b * (y - thick), 0)) for a in (-1, 1) for b in (-1, 1)))
 
 
 def _table(random: Random) -> Mesh:
     x, y, height = random.uniform(0.6, 1.2), random.uniform(0.5, 0.8), random.uniform(0.6, 1.2)
     top = box((2 * x, 2 * y, 0.1), (0, 0, height))
-    return merge(top, _legs(random, SQUARE, x, y, height))
+    return merge(top, _legs(random, x, y, height))
 
 
 def _stool(random: Random) -> Mesh:
     radius, height = random.uniform(0.6, 1.0), random.uniform(0.6, 1.2)
     top = pillar(ROUND, radius, radius, height - 0.05, height + 0.05)
-    return merge(top, _legs(random, SQUARE, 0.75 * radius, 0.75 * radius, height))
+    return merge(top, _legs(random, 0.75 * radius, 0.75 * radius, height))
 
 
 def _chair(random: Random) -> Mesh:
@@ -77,7 +77,7 @@ def _chair(random: Random) -> Mesh:
     seat = box((2 * x, 2 * y, 0.1), (0, 0, height))
     tall = random.uniform(0.6, 1.0)
     back = box((0.1, 2 * y, tall), (x - 0.05, 0, height + tall / 2))
-    return merge(seat, back, _legs(random, SQUARE, x, y, height))
+    return merge(seat, back, _legs(random, x, y, height))
 
 
 def _armchair(random: Random) -> Mesh:

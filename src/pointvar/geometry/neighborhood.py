@@ -195,9 +195,6 @@ class Neighborhood(Keeper):
         moved: Any = (*(None if part is None else move(part) for part in (*edges, *given)), self.bandwidth)
         return Neighborhood(support, queries, *moved)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": {}}
-
     def __repr__(self) -> str:
         mean = self.num_edges / max(self.queries.num_points, 1)
         return (
@@ -208,19 +205,17 @@ class Neighborhood(Keeper):
 
 def spatial_order(cloud: PointCloud) -> Tensor:
     """The points ``[N]``, cloud by cloud, along a Z-shaped curve: what is near in space is near there."""
-    return cloud.kept("spatial order", lambda: _along_curve(cloud))
 
+    def make() -> Tensor:
+        if not cloud.num_points:
+            return cloud.offsets.new_empty(0)
+        points = cloud.points.detach()
+        low, high = points.amin(0), points.amax(0)
+        cells = ((points - low) * ((1 << 16) - 1) / (high - low).clamp(min=1e-30)).long()
+        code = sum(_spread(cell) << axis for axis, cell in enumerate(cells.unbind(1)))
+        return (code + (cloud.batch << 48)).argsort()
 
-def _along_curve(cloud: PointCloud) -> Tensor:
-    if not cloud.num_points:
-        return cloud.offsets.new_empty(0)
-    points = cloud.points.detach()
-    low, high = points.amin(0), points.amax(0)
-    cells = ((points - low) * ((1 << 16) - 1) / (high - low).clamp(min=1e-30)).long()
-    code = sum(_spread(cell) << axis for axis, cell in enumerate(cells.unbind(1)))
-    place = torch.arange(cloud.num_points, device=points.device)
-    cloud_of = torch.bucketize(place, cloud.offsets[1:], right=True)
-    return (code + (cloud_of << 48)).argsort()
+    return cloud.kept("spatial order", make)
 
 
 def _spread(numbers: Tensor) -> Tensor:

@@ -84,15 +84,11 @@ class PointConvNet(Network):
             raise ValueError(f"a level of the decoder is a convolution and linear layers, got {decoder}")
         make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
         build = _Builder(make, norm, slope, bias)
-        self.encoder = nn.ModuleList()
-        sizes = [in_channels]
-        for widths, radius in zip(encoder, radii, strict=True):
-            self.encoder.append(build.encode(sizes[-1], widths, radius))
-            sizes.append(widths[-1])
+        self.encoder = build.encoder(in_channels, encoder, radii)
         self.decoder = nn.ModuleList()
-        size = sizes.pop()
-        for widths, radius in zip(decoder, reversed(radii), strict=True):
-            self.decoder.append(build.decode(size, sizes.pop(), widths, radius))
+        size, *skips = [in_channels, *(widths[-1] for widths in encoder)][::-1]
+        for widths, skip, radius in zip(decoder, skips, reversed(radii), strict=True):
+            self.decoder.append(_Decode(build, size, skip, widths, radius))
             size = widths[-1]
         self.hidden = build.linear(size, head, head_dropout)
         self.last = linear(head, num_classes, generator)
@@ -170,14 +166,11 @@ class PointConvClassifier(Network):
         self.counts, self.radii, self.neighbors = tuple(counts), tuple(radii), tuple(neighbors)
         make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
         build = _Builder(make, norm, slope, bias)
-        self.encoder = nn.ModuleList()
-        size = in_channels
-        for widths, radius in zip(encoder, radii, strict=True):
-            self.encoder.append(build.encode(size, widths, radius))
-            size = widths[-1]
+        self.encoder = build.encoder(in_channels, encoder, radii)
         build = _Builder(make, for_rows(norm if head_norm is None else head_norm), slope, bias)
-        hidden = [build.linear(*pair, head_dropout) for pair in pairwise([size, *head])]
-        self.head = nn.Sequential(*hidden, linear([size, *head][-1], num_classes, generator))
+        sizes = [encoder[-1][-1], *head]
+        hidden = [build.linear(*pair, head_dropout) for pair in pairwise(sizes)]
+        self.head = nn.Sequential(*hidden, linear(sizes[-1], num_classes, generator))
 
     def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
         """As in ``Classifier``; nothing in these levels is random, and no generator needed."""
@@ -226,22 +219,20 @@ class _Builder:
     def convolution(self, size: int, width: int, radius: float) -> ConvolutionBlock:
         return ConvolutionBlock(None, self.make(size, width, radius), self.after(width))
 
-    def encode(self, size: int, widths: Sequence[int], radius: float) -> _Encode:
-        linears = [self.linear(*pair) for pair in pairwise([size, *widths[:-1]])]
-        return _Encode(linears, self.convolution([size, *widths][-2], widths[-1], radius))
-
-    def decode(self, size: int, skip: int, widths: Sequence[int], radius: float) -> _Decode:
-        convolution = self.convolution(size, widths[0], radius)
-        sizes = [widths[0] + skip, *widths[1:]]
-        return _Decode(convolution, [self.linear(*pair) for pair in pairwise(sizes)])
+    def encoder(self, size: int, levels: Sequence[Sequence[int]], radii: Sequence[float]) -> nn.ModuleList:
+        sizes = [size, *(widths[-1] for widths in levels[:-1])]
+        parts = zip(sizes, levels, radii, strict=True)
+        return nn.ModuleList([_Encode(self, *part) for part in parts])
 
 
 class _Encode(nn.Module):
     """Linear layers at the support, then a convolution to the queries."""
 
-    def __init__(self, linears: list[LinearBlock], convolution: ConvolutionBlock) -> None:
+    def __init__(self, build: _Builder, size: int, widths: Sequence[int], radius: float) -> None:
         super().__init__()
-        self.linears, self.convolution = nn.ModuleList(linears), convolution
+        sizes = [size, *widths]
+        self.linears = nn.ModuleList([build.linear(*pair) for pair in pairwise(sizes[:-1])])
+        self.convolution = build.convolution(sizes[-2], sizes[-1], radius)
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         for block in self.linears:
@@ -252,9 +243,11 @@ class _Encode(nn.Module):
 class _Decode(nn.Module):
     """A convolution, other features beside its result, then linear layers."""
 
-    def __init__(self, convolution: ConvolutionBlock, linears: list[LinearBlock]) -> None:
+    def __init__(self, build: _Builder, size: int, skip: int, widths: Sequence[int], radius: float) -> None:
         super().__init__()
-        self.convolution, self.linears = convolution, nn.ModuleList(linears)
+        self.convolution = build.convolution(size, widths[0], radius)
+        sizes = [widths[0] + skip, *widths[1:]]
+        self.linears = nn.ModuleList([build.linear(*pair) for pair in pairwise(sizes)])
 
     def forward(self, features: Tensor, hood: Neighborhood, skip: Tensor) -> Tensor:
         features = torch.cat([self.convolution(features, hood), skip], 1)

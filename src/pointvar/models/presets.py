@@ -8,6 +8,7 @@ from pointvar.models.classifier import Classifier
 from pointvar.models.names import NETWORKS
 from pointvar.models.unet import SegmentationUNet
 from pointvar.recipes import RECIPES
+from pointvar.registry import Registry
 
 
 def _network(recipe: str, **others: Any) -> tuple[Any, dict[str, Any]]:
@@ -35,7 +36,5 @@ def preset(name: str, **overrides: Any) -> Classifier | SegmentationUNet:
         overrides: any argument of ``Classifier`` (``SegmentationUNet`` for ScanNet): ``method``, ``norm``,
             ``num_classes``, ``generator``...
     """
-    if name not in PRESETS:
-        raise ValueError(f"there is no preset {name!r}; known presets: {', '.join(PRESETS)}")
-    network, options = PRESETS[name]
+    network, options = Registry("preset", PRESETS).resolve(name)
     return network(**{**options, **overrides})

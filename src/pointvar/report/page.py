@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from pointvar.report.charts import chart, suits_log
 from pointvar.report.clouds import cloud
+from pointvar.report.markdown import render
 from pointvar.report.tables import table, written
 
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
@@ -75,8 +76,6 @@ class Report:
 
     def markdown(self, text: str) -> None:
         """A text in Markdown; a heading that repeats the title of the page is left out."""
-        from pointvar.report.markdown import render
-
         self._add("html", html=Markup(render(text, self.title)))
 
     def table(
@@ -179,9 +178,6 @@ class Report:
         """The page."""
         from pointvar import __version__
 
-        macros = {macro for macro, _ in self._parts}
-        scripts = ["page.js"]
-        scripts += ["charts.js"] * bool(macros & {"chart", "panels"}) + ["viewer.js"] * ("cloud" in macros)
         return TEMPLATES.get_template("page.html").render(
             title=self.title,
             subtitle=self.subtitle,
@@ -189,7 +185,7 @@ class Report:
             sections=[values for macro, values in self._parts if macro == "section"],
             parts=self._parts,
             style=_asset("style.css"),
-            scripts=[_asset(name) for name in scripts],
+            scripts=[_asset(name) for name in ("page.js", "charts.js", "viewer.js")],
         )
 
     def save(self, path: str | Path) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from pointvar.data.formats import optional
+import yaml
+
 from pointvar.progress import span
 from pointvar.report.page import Report
 from pointvar.report.tables import is_number
@@ -243,9 +244,7 @@ def _read_lines(path: Path, text: str) -> list[Any]:
 
 def _parsed(where: str, text: str, kind: type = object, language: str = "JSON") -> Any:
     try:
-        content = json.loads(text) if language == "JSON" else optional("yaml", "report").safe_load(text)
-    except ImportError:
-        raise
+        content = json.loads(text) if language == "JSON" else yaml.safe_load(text)
     except Exception as error:  # YAML's errors are of its own kind
         raise ValueError(f"{where}: not {language}: {error}") from error
     if not isinstance(content, kind):
