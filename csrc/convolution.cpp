@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -94,7 +95,7 @@ class Plan {
         require(!grad_scale || int64_t(grad_scale->size()) == count_, "grad_scale must be [E]");
         require(!grad_sums || int64_t(grad_sums->size()) == basis_.parameter_sums(), "wrong number of sums");
         require(!grad_response || int64_t(grad_response->size()) == rows_ * basis_.size, "grad_response must be [M, K]");
-        require(!basis_.given() || grad_edges || !(grad_scale || grad_sums), "values have neither scale nor parameters");
+        require(!basis_.given() || !(grad_scale || grad_sums), "values have neither scale nor parameters");
         nb::gil_scoped_release release;
         pointvar::unproject(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}, first, count, features.data(),
                             channels, grad_phi.data(),
@@ -162,15 +163,28 @@ class Plan {
         require(int64_t(features.shape(0)) == rows, "features need one row per point");
         return int64_t(features.shape(1));
     }
-    // The columns come from `transpose` of the same edges; their values are looked at once.
+    // The columns must be those of these edges. Their numbers are looked at once, and the arrays are held from then on.
     void check_columns(const Integers& offsets, const Integers& rows, const Integers& edges, const Order& order) const {
-        if (columns_ == edges.data()) return;
+        const std::array<const int64_t*, 4> now = {offsets.data(), rows.data(), edges.data(), pointer(order)};
+        if (!columns_.empty() && now == checked_) return;
         require(int64_t(offsets.shape(0)) == support_ + 1, "columns need one row per support point");
         require(int64_t(rows.shape(0)) == count_ && int64_t(edges.shape(0)) == count_, "columns need all edges");
         check_offsets(offsets, count_);
-        require(within(rows, rows_) && within(edges, count_), "columns out of range");
         check_order(order, support_);
-        columns_ = edges.data();
+        std::atomic<bool> fine{true};
+        parallel_for(support_, 1 << 10, [&](int64_t begin, int64_t end) {
+            const int64_t *to = indices_.data(), *first = row_offsets_.data(), *row = rows.data(), *edge = edges.data();
+            bool all = true;
+            for (int64_t column = begin; column < end; ++column)
+                for (int64_t i = offsets.data()[column], last = -1; i < offsets.data()[column + 1]; last = edge[i++])
+                    all = all && edge[i] > last && edge[i] < count_ && row[i] >= 0 && row[i] < rows_ &&
+                          to[edge[i]] == column && first[row[i]] <= edge[i] && edge[i] < first[row[i] + 1];
+            if (!all) fine = false;
+        });
+        require(fine, "columns must be the transposed edges");
+        columns_ = {offsets, rows, edges};
+        if (order) columns_.push_back(*order);
+        checked_ = now;
     }
 
     Integers row_offsets_, indices_;
@@ -180,7 +194,8 @@ class Plan {
     Values<T> parameters_;
     int64_t support_, count_, rows_;
     Basis<T> basis_;
-    mutable const int64_t* columns_ = nullptr;
+    mutable std::vector<Integers> columns_;
+    mutable std::array<const int64_t*, 4> checked_{};
 };
 
 template <class T>

@@ -49,6 +49,7 @@ class Cells {
    public:
     Cells(const Batch<T>& batch, const T* radius) : dim_(batch.dim), low_(batch.clouds), cell_(batch.clouds) {
         std::vector<Box> box(batch.clouds);
+        std::mutex lock;
         batch.for_pieces([&](int64_t cloud, int64_t begin, int64_t end) {
             Box piece;
             for (int axis = 0; axis < dim_; ++axis) {
@@ -60,7 +61,7 @@ class Cells {
                 }
                 piece.low[axis] = double(least), piece.high[axis] = double(most);
             }
-#pragma omp critical(pointvar_box)
+            const std::lock_guard<std::mutex> hold(lock);
             box[cloud].join(piece, dim_);
         });
         double extent[3] = {0, 0, 0};

@@ -19,7 +19,7 @@ class RowCollector {
     explicit RowCollector(int64_t queries)
         : arenas_(size_t(threads())), rows_(queries), offsets_(queries + 1), queries_(queries) {}
 
-    Arena<int32_t>& arena() { return arenas_[size_t(omp_get_thread_num())]; }
+    Arena<int32_t>& arena() { return arenas_[size_t(thread_number())]; }
 
     void set(int64_t query, const int32_t* row, int64_t count) {
         rows_[query] = row;

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from pointvar.cloud import PointCloud
 from pointvar.geometry import Neighborhood, kernel_density
 
 __all__ = ["Average", "Estimator", "LearnedDensity", "MonteCarlo", "Sum", "density"]
@@ -68,8 +69,11 @@ class MonteCarlo(Estimator):
     def _weights(self, hood: Neighborhood) -> Tensor:
         radius = hood.radius
         kept, total = hood.counts.to(radius.dtype), hood.total_counts.to(radius.dtype)
+        p, unit = _density_and_unit(hood, self.bandwidth)
+        if unit is not None:
+            radius = radius / unit[hood.queries.batch]
         volume = torch.where(radius > 0, radius, 1) ** hood.support.dim
-        q = (total / kept / volume)[hood.rows] / density(hood, self.bandwidth)[hood.indices]
+        q = (total / kept / volume)[hood.rows] / p[hood.indices]
         return torch.where((radius > 0)[hood.rows], q, kept.reciprocal()[hood.rows])
 
     def extra_repr(self) -> str:
@@ -113,7 +117,7 @@ class LearnedDensity(Estimator):
                 layer.reset_parameters()
 
     def forward(self, hood: Neighborhood) -> Tensor:
-        p = density(hood, self.bandwidth)[hood.indices]
+        p = _density_and_unit(hood, self.bandwidth)[0][hood.indices]
         least = p.new_zeros(hood.queries.num_points)
         least = least.scatter_reduce(0, hood.rows, p, "amin", include_self=False)
         return self.mlp((least[hood.rows] / p)[:, None]).squeeze(1)
@@ -134,9 +138,33 @@ def density(hood: Neighborhood, bandwidth: float = 0.2) -> Tensor:
     """
     if hood.density is not None:
         return hood.density
-    if hood.bandwidth is not None:
-        return kernel_density(hood.support, hood.bandwidth)
-    return kernel_density(hood.support, bandwidth * _mean_radius(hood))
+    return kernel_density(hood.support, _bandwidth(hood, bandwidth))
+
+
+def _bandwidth(hood: Neighborhood, fraction: float) -> float | Tensor:
+    return fraction * _mean_radius(hood) if hood.bandwidth is None else hood.bandwidth
+
+
+def _density_and_unit(hood: Neighborhood, bandwidth: float) -> tuple[Tensor, Tensor | None]:
+    """The density per volume in a unit of length of each cloud ``[B]``; ``None`` where that is 1 for all.
+
+    What estimators make of a density has no unit, but the density of a tiny or a huge cloud, its square or its
+    slope may not be a number of the dtype. Units are powers of two, which change no digit.
+    """
+    if hood.density is not None:
+        return hood.density, None
+    cloud = hood.support
+    h = cloud.points.new_ones(cloud.num_clouds) * _bandwidth(hood, bandwidth)
+    exponent = h.double().log2().round()
+    exponent = torch.where(exponent.abs() > 16, exponent, 0)
+    if not bool(exponent.any()):
+        return kernel_density(cloud, _bandwidth(hood, bandwidth)), None
+    unit = exponent.exp2().to(h)
+
+    def rescaled() -> PointCloud:
+        return PointCloud(cloud.points / unit[cloud.batch, None], cloud.lengths)
+
+    return kernel_density(cloud.derived(("rescaled", *unit.tolist()), rescaled), h / unit), unit
 
 
 def _mean_radius(hood: Neighborhood) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from pointvar import ops
@@ -25,5 +27,22 @@ def kernel_density(cloud: PointCloud, bandwidth: float | Sequence[float] | Tenso
     """
     check_cloud(cloud)
     h = per_cloud(bandwidth, cloud, "bandwidth")
-    key = ("density", *h.tolist())
+    lengths = h.tolist()
+    _check_range(lengths, cloud)
+    key = ("density", *lengths)
     return cloud.derived(key, lambda: ops.kernel_density(cloud.points, cloud.offsets, h))
+
+
+def _check_range(bandwidths: list[float], cloud: PointCloud) -> None:
+    """One point's share of the density, and where needed its slope, are numbers that the dtype has."""
+    limits = torch.finfo(cloud.dtype)
+    for h in bandwidths:
+        exponents = [-cloud.dim * math.log(math.sqrt(2 * math.pi) * h)]
+        if cloud.needs_gradient:
+            exponents.append(exponents[0] - 2 * math.log(h))
+        room = math.log(max(cloud.num_points, 1))
+        if min(exponents) < math.log(limits.tiny) or max(exponents) + room > math.log(limits.max):
+            raise ValueError(
+                f"a density at bandwidth {h:.3g} in {cloud.dim}D (or its gradient) is out of the range of "
+                f"{cloud.dtype}: rescale the cloud, or use float64"
+            )

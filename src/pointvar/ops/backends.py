@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pointvar.ops import native, native_convolve, reference, reference_convolve
+from pointvar.ops.checks import on_one_device
 
 
 class Backend(NamedTuple):
@@ -39,5 +40,5 @@ def operator(definition: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     for device, backend in BACKENDS.items():
         if hasattr(backend.geometry, name):
             operator.register_kernel(device)(getattr(backend.geometry, name))
-    operator.register_fake(fake)
+    operator.register_fake(on_one_device(fake))
     return operator

@@ -75,7 +75,7 @@ def _back(plan: _Plan, weight: Tensor, grad_out: Tensor, wanted: list[bool]) -> 
     if edges.transposed is None:
         columns = transpose(edges.row_offsets, edges.indices, features.shape[0])
     else:
-        columns = edges.transposed()
+        columns = tuple(part.contiguous() for part in edges.transposed())
     turned = weight.detach().transpose(1, 2).reshape(size * outputs, channels).contiguous()
     wide = grad_out.to(plan.dtype)
     grad_features = _empty(features.shape, weight.dtype) if wanted[0] else None
@@ -158,7 +158,7 @@ class _Plan:
         self.edges, self.operand, self.dtype = edges, operand, operand.dtype
         self.features = features.detach().to(operand.dtype).contiguous()
         orders: Any = edges.orders() if edges.orders else (None, None)
-        self.row_order, self.column_order = orders
+        self.row_order, self.column_order = (None if o is None else o.contiguous() for o in orders)
         basis = Native("values", operand) if isinstance(edges.functions, Values) else edges.functions.basis
         make = _module.PlanFloat if self.dtype == torch.float32 else _module.PlanDouble
         self.kernels: Any = make(
@@ -170,7 +170,7 @@ class _Plan:
 
 def _chunks(rows: int, width: int, dtype: torch.dtype) -> Iterator[tuple[int, int, Tensor]]:
     """First row, number of rows and room for their projection, of ``width`` numbers each."""
-    most = max(ROWS, NUMBERS // width)
+    most = max(ROWS, NUMBERS // max(width, 1))
     room = _scratch("phi", (min(most, rows), width), dtype)
     for first in range(0, rows, most):
         count = min(most, rows - first)

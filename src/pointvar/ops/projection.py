@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from pointvar.ops import backends, reference_convolve
+from pointvar.ops import backends, checks, reference_convolve
 from pointvar.ops.edges import Edges, Known, Native, Values
 
 
@@ -92,13 +92,27 @@ def _flat(edges: Edges, transposed: bool = False, orders: bool = False) -> tuple
     return edges.row_offsets, edges.indices, *edges.operands, *columns, *visits, *numbers
 
 
-def _typed(*flat: Any) -> Edges:
+def _typed(features: Tensor, *flat: Any) -> Edges:
+    """The edges again, checked: a tensor may come from anywhere."""
     row_offsets, indices, operand, scale, parameters, *columns, row_order, column_order = flat[:10]
     basis, size, constants = flat[10:]
     known = Known(Native(basis, operand, parameters, tuple(constants)), size, scale) if basis else None
+    if known is None and (operand.dim() != 2 or operand.shape[1] != size or scale is not None):
+        raise ValueError(f"values must be [E, {size}], scale included, got {list(operand.shape)}")
     transposed = None if columns[0] is None else lambda: tuple(columns)
     orders = None if row_order is None else lambda: (row_order, column_order)
-    return Edges(row_offsets, indices, known or Values(operand), transposed, orders)
+    edges = Edges(row_offsets, indices, known or Values(operand), transposed, orders)
+    checks.check_edges(edges, features)
+    checks.check_visits(columns, [row_order, column_order], features, edges)
+    return edges
+
+
+def _valued(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Edges:
+    if values.dim() != 2:
+        raise ValueError(f"values must be [E, K], got {list(values.shape)}")
+    edges = Edges(row_offsets, indices, Values(values))
+    checks.check_edges(edges, features)
+    return edges
 
 
 def _differentiable(
@@ -125,7 +139,7 @@ def _differentiable(
         like = (torch.empty_like(arguments[results + i]) if wanted else None for i, wanted in pairs)
         return _or_empty(like, arguments[0])
 
-    backward.register_fake(fake)
+    backward.register_fake(checks.on_one_device(fake))
     operator.register_autograd(gradient, setup_context=save)
 
 
@@ -140,10 +154,13 @@ def _or_empty(grads: Iterable[Tensor | None], like: Tensor) -> tuple[Tensor, ...
     schema=f"(Tensor features, Tensor weight, {_EDGES}) -> (Tensor, Tensor)",
 )
 def _convolve(features: Tensor, weight: Tensor, *edges: Any) -> tuple[Tensor, Tensor]:
-    return backends.convolution(features).convolve(features, weight, _typed(*edges))
+    typed = _typed(features, *edges)
+    checks.check_weight(weight, features, typed)
+    return backends.convolution(features).convolve(features, weight, typed)
 
 
 @_convolve.register_fake
+@checks.on_one_device
 def _(features: Tensor, weight: Tensor, row_offsets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     rows, operand = row_offsets.shape[0] - 1, rest[1]
     return weight.new_empty(rows, weight.shape[2]), operand.new_empty(rows, weight.shape[0])
@@ -156,18 +173,26 @@ def _(features: Tensor, weight: Tensor, row_offsets: Tensor, *rest: Any) -> tupl
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _convolve_backward(grad_out: Tensor, grad_response: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    features, weight, *edges, wanted = inputs
+    features, weight, *flat, wanted = inputs
+    edges, operands = _typed(features, *flat), flat[2:5]
+    checks.check_weight(weight, features, edges)
+    rows = edges.num_queries
+    checks.check_gradient("grad_out", grad_out, (rows, weight.shape[2]), weight)
+    checks.check_gradient("grad_response", grad_response, (rows, weight.shape[0]), operands[0])
+    checks.check_wanted(wanted, [features, weight, *operands])
     kernels = backends.convolution(features)
-    grads = kernels.convolve_backward(grad_out, grad_response, features, weight, _typed(*edges), wanted)
+    grads = kernels.convolve_backward(grad_out, grad_response, features, weight, edges, wanted)
     return _or_empty(grads, grad_out)
 
 
 @custom_op("pointvar::project", mutates_args=(), schema=f"({_PAIR}) -> Tensor")
 def _project(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
-    return backends.convolution(features).project(features, Edges(row_offsets, indices, Values(values)))
+    edges = _valued(features, values, row_offsets, indices)
+    return backends.convolution(features).project(features, edges)
 
 
 @_project.register_fake
+@checks.on_one_device
 def _(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
     return values.new_empty(row_offsets.shape[0] - 1, values.shape[1] * features.shape[1])
 
@@ -178,8 +203,11 @@ def _(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) ->
     schema=f"(Tensor grad, {_PAIR}, bool[] wanted) -> (Tensor, Tensor)",
 )
 def _project_backward(grad: Tensor, features: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    values, row_offsets, indices, wanted = inputs
-    edges = Edges(row_offsets, indices, Values(values))
+    *pair, wanted = inputs
+    edges = _valued(features, *pair)
+    shape = edges.num_queries, edges.functions.size * features.shape[1]
+    checks.check_gradient("grad", grad, shape, edges.values)
+    checks.check_wanted(wanted, [features, edges.values])
     return _or_empty(reference_convolve.project_backward(grad, features, edges, wanted), grad)
 
 
@@ -190,10 +218,11 @@ def _project_backward(grad: Tensor, features: Tensor, *inputs: Any) -> tuple[Ten
 )
 def _second_moment(features: Tensor, *rest: Any) -> Tensor:
     *edges, unit_response = rest
-    return backends.convolution(features).second_moment(features, _typed(*edges), unit_response)
+    return backends.convolution(features).second_moment(features, _typed(features, *edges), unit_response)
 
 
 @_second_moment.register_fake
+@checks.on_one_device
 def _(features: Tensor, *rest: Any) -> Tensor:
     return features.new_empty((), dtype=torch.float64)
 

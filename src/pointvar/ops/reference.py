@@ -15,6 +15,7 @@ from torch import Tensor
 
 CHUNK = 1 << 22  # candidate pairs held at a time
 CUT = 4.0  # the density's Gaussian ends at this many bandwidths
+FLOATS = (torch.float32, torch.float64)
 _LARGEST_KEY = float(1 << 62)
 
 
@@ -27,6 +28,8 @@ def ball_query(
     max_neighbors: int,
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    _check(support, support_offsets, radius)
+    _check_pair(support, support_offsets, queries, query_offsets)
     counts = queries.new_zeros(queries.shape[0], dtype=torch.int64)
     total_counts = torch.zeros_like(counts)
     indices = [counts.new_zeros(0)]
@@ -43,6 +46,10 @@ def ball_query(
 def knn(
     support: Tensor, support_offsets: Tensor, queries: Tensor, query_offsets: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
+    _check(support, support_offsets)
+    _check_pair(support, support_offsets, queries, query_offsets)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
     cloud = _cloud_of(query_offsets)
     wanted = support_offsets.diff().clamp(max=k)[cloud]
     farthest = torch.full_like(wanted, -1)
@@ -70,6 +77,7 @@ def knn(
 
 def poisson_disk(points: Tensor, offsets: Tensor, radius: Tensor, seed: int) -> Tensor:
     """Greedy in the order of random priorities; rounds decide all local firsts at once."""
+    _check(points, offsets, radius)
     cloud = _cloud_of(offsets)
     priority = _priority(seed, torch.zeros_like(cloud), torch.arange(len(cloud), device=points.device)) >> 31
     rank = torch.empty_like(priority)
@@ -92,6 +100,13 @@ def poisson_disk(points: Tensor, offsets: Tensor, radius: Tensor, seed: int) -> 
 
 
 def farthest_points(points: Tensor, offsets: Tensor, counts: Tensor, start: Tensor, total: int) -> Tensor:
+    _check(points, offsets)
+    sizes = offsets.diff()
+    if counts.shape != sizes.shape or start.shape != sizes.shape or int(counts.sum()) != total:
+        raise ValueError("counts and start need one value per cloud, and total must be the sum of counts")
+    named = (counts == 0) | ((start >= 0) & (start < sizes))
+    if not bool(((counts >= 0) & (counts <= sizes) & named).all()):
+        raise ValueError("counts must not exceed the points of a cloud, and start must name one of them")
     chosen = [offsets.new_zeros(0)]
     bounds = offsets.tolist()
     for b, (count, first) in enumerate(zip(counts.tolist(), start.tolist(), strict=True)):
@@ -110,6 +125,7 @@ def farthest_points(points: Tensor, offsets: Tensor, counts: Tensor, start: Tens
 
 
 def kernel_density(points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor:
+    _check(points, offsets, bandwidth)
     density = torch.zeros_like(points[:, 0])
     for rows, _, squared in _pairs(points, offsets, points, offsets, CUT * bandwidth):
         density.index_add_(0, rows, _gaussian(squared, bandwidth[_cloud_of(offsets)[rows]], points.shape[1]))
@@ -117,6 +133,11 @@ def kernel_density(points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor
 
 
 def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor:
+    _check(points, offsets, bandwidth)
+    if grad.shape != points.shape[:1] or grad.dtype != points.dtype:
+        raise ValueError(
+            f"grad needs one {points.dtype} value per point, got {list(grad.shape)}, {grad.dtype}"
+        )
     result = torch.zeros_like(points)
     for rows, found, squared in _pairs(points, offsets, points, offsets, CUT * bandwidth):
         h = bandwidth[_cloud_of(offsets)[rows]]
@@ -126,9 +147,47 @@ def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandw
 
 
 def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor, Tensor]:
+    if not 0 <= num_support < 1 << 31:
+        raise ValueError(f"at most 2^31 - 1 support points, and not fewer than 0, got {num_support}")
+    _check_offsets(row_offsets, len(indices))
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < num_support:
+        raise ValueError(f"index out of range: there are {num_support} support points")
     edges = indices.argsort(stable=True)
     rows = torch.repeat_interleave(row_offsets.diff())
     return _cumulate(torch.bincount(indices, minlength=num_support)), rows[edges], edges
+
+
+# Checks, as those of the native kernels
+
+
+def _check(points: Tensor, offsets: Tensor, per_cloud: Tensor | None = None) -> None:
+    if points.dim() != 2 or points.shape[1] not in (1, 2, 3) or points.dtype not in FLOATS:
+        raise ValueError(
+            f"points must have 1, 2 or 3 coordinates, float32 or float64, got {list(points.shape)}, {points.dtype}"
+        )
+    _check_offsets(offsets, len(points))
+    if not bool(torch.isfinite(points).all()):
+        raise ValueError("points must be finite, got NaN or infinity")
+    if per_cloud is None:
+        return
+    if per_cloud.shape != (len(offsets) - 1,) or per_cloud.dtype != points.dtype:
+        raise ValueError(f"one {points.dtype} value per cloud is needed, got {list(per_cloud.shape)}")
+    if not bool((torch.isfinite(per_cloud) & (per_cloud > 0)).all()):
+        raise ValueError("a radius or bandwidth must be positive and finite")
+
+
+def _check_pair(support: Tensor, support_offsets: Tensor, queries: Tensor, query_offsets: Tensor) -> None:
+    _check(queries, query_offsets)
+    kinds = (support.shape[1], support.dtype, len(support_offsets))
+    if kinds != (queries.shape[1], queries.dtype, len(query_offsets)):
+        raise ValueError("support and queries must agree in dimension, dtype and number of clouds")
+
+
+def _check_offsets(offsets: Tensor, total: int) -> None:
+    if offsets.dim() != 1 or offsets.dtype != torch.int64 or not len(offsets):
+        raise ValueError(f"offsets must be [B + 1], int64, got {list(offsets.shape)}, {offsets.dtype}")
+    if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets.diff() < 0).any()):
+        raise ValueError("offsets must run from 0 to the number of rows and must not descend")
 
 
 # Parts

@@ -46,6 +46,10 @@ class _Chunk(NamedTuple):
 def _chunks(features: Tensor, edges: Edges) -> Iterator[_Chunk]:
     row_offsets, indices, values = edges.row_offsets, edges.indices, edges.values
     offsets = row_offsets.tolist()
+    if offsets[0] != 0 or offsets[-1] != len(indices) or offsets != sorted(offsets):
+        raise ValueError("offsets must run from 0 to the number of rows and must not descend")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(features):
+        raise ValueError(f"indices must name support points, of which there are {len(features)}")
     for first in range(0, len(offsets) - 1, ROWS):
         for start, stop in _halves(offsets, first, min(first + ROWS, len(offsets) - 1)):
             counts = row_offsets[start + 1 : stop + 1] - row_offsets[start:stop]
