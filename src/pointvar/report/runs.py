@@ -13,7 +13,8 @@ from pointvar.report.page import Report
 from pointvar.report.results import SCORES, columns, read, show_init
 
 FILES = ("config.yaml", "metrics.jsonl", "versions.json", "summary.json", "evaluation.json")
-IN_A_RUN = {*FILES, "model.safetensors", "last.ckpt", "tensorboard"}
+IN_A_RUN = {*FILES, "model.safetensors", "last.ckpt", "previous.ckpt", "damaged.ckpt", "running.json"}
+IN_A_RUN |= {"tensorboard"}
 """What the directory of a run holds besides what a user has put there."""
 SETTINGS = {
     "data": ("data", "name"),
