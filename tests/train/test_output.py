@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_does_not_replace_the_good_one(copy: Path) -> None:
 def test_two_damaged_checkpoints(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(copy / "last.ckpt", "flipped")
     damage(copy / "previous.ckpt", "truncated")
-    assert main(["train", str(copy / "config.yaml"), "--resume", f"--output={copy}"]) == 2
+    assert main(["train", str(copy / "config.yaml"), "--resume"]) == 2
     shown = capsys.readouterr().err
     for text in ("last.ckpt is damaged", "previous.ckpt is damaged", "config.yaml --output=ANOTHER_FOLDER"):
         assert text in shown
@@ -265,7 +265,7 @@ def test_an_older_checkpoint_without_its_configuration(copy: Path) -> None:
 
 def test_other_settings_are_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    given = ["--resume", "--optimizer.momentum=0.1", "--seed=7", "--data.batch_size=3", f"--output={copy}"]
+    given = ["--resume", "--optimizer.momentum=0.1", "--seed=7", "--data.batch_size=3"]
     assert main(["train", str(copy / "config.yaml"), *given]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert "  optimizer.momentum: 0.9 in the run, 0.1 given" in lines
