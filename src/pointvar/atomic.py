@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+ADVICE = {
+    errno.ENOSPC: "free some space and try again",
+    errno.EDQUOT: "free some space and try again",
+    errno.EACCES: "make the folder writable, or choose another one",
+    errno.EPERM: "make the folder writable, or choose another one",
+    errno.EROFS: "choose a folder on another disk",
+    errno.EEXIST: "choose another folder",
+    errno.ENOTDIR: "choose another folder",
+}
+"""What to do about an error of the system."""
 
-def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Writes a file in one step of the file system, and waits until it is on the disk."""
+
+def write_atomically(
+    path: str | Path, content: str | bytes | memoryview, keep: str | Path | None = None
+) -> None:
+    """Writes a file in one step of the file system, and waits until it is on the disk.
+
+    Args:
+        path: of the file.
+        content: of the file.
+        keep: where the file that is there now goes. At any moment there is one of the two.
+    """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".writing", dir=path.parent)
+    with names_file(path):
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".writing", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())  # as an ordinary file would be; mkstemp makes it private
+            if keep is not None and path.exists():
+                os.replace(path, keep)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        if os.name == "posix":  # the new name has to be on the disk, too
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+@contextmanager
+def names_file(path: str | Path) -> Iterator[None]:
+    """Errors of the system within say which file could not be written, and what to do."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # as an ordinary file would be; mkstemp makes it private
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        advice = ADVICE.get(error.errno)
+        text = f"cannot write {path}: {error.strerror}{f'; {advice}' if advice else ''}"
+        raise OSError(error.errno, text) from error
 
 
 def _umask() -> int:

@@ -105,13 +105,14 @@ def test_diverged_run_names_the_layer() -> None:
 def test_run_directory(tmp_path: Path) -> None:
     config = tiny({"epochs": 2}, output=str(tmp_path / "run"), votes=3)
     result = fit(config, verbose=False)
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
     assert {
         "config.yaml",
         "versions.json",
         "metrics.jsonl",
         "summary.json",
         "last.ckpt",
+        "previous.ckpt",
         "model.safetensors",
         "tensorboard",
     } == names

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,7 @@ def test_two_processes(tmp_path: Path) -> None:
         assert abs(two["train_loss"] - single["train_loss"]) < 1e-4
         assert two["accuracy"] == single["accuracy"]
     assert (tmp_path / "run" / "summary.json").exists()
+    # Between epochs, one process may go on with what two have done.
+    alone = fit(replace(config, devices=1, epochs=3), resume=True, verbose=False)
+    assert [row["step"] for row in alone.history] == [3, 6, 12]
+    assert {change["setting"] for change in alone.changed} == {"devices", "epochs"}

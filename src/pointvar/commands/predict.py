@@ -26,14 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predicts each of the files."""
-    from pointvar.models import load, read_notes
+    from pointvar.commands.evaluate import network_of
     from pointvar.train import DataConfig
 
-    path: Path = arguments.model
-    path = path / "model.safetensors" if path.is_dir() else path
-    model, notes = load(path), read_notes(path)
-    if not {"classes", "task", "data"} <= notes.keys():
-        raise ValueError(f"{path} does not say what its classes are: use a network that a run has saved")
+    model, notes = network_of(arguments.model)
     config = DataConfig(**notes["data"])
     if notes["task"] == "classification":
         return _classify(model, notes["classes"], config, arguments)

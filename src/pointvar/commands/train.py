@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from pointvar.recipes import RECIPES
-from pointvar.train.config import add_settings, load_config
+from pointvar.train.config import Config, add_settings, load_config
 
 TAKES_SETTINGS = True
 
@@ -33,7 +34,7 @@ def run(given: Namespace) -> int:
     settings = given.as_dict()
     sources = settings.pop("sources")
     resume, show = settings.pop("resume", False), settings.pop("print", False)
-    config = load_config(*sources, settings)
+    config = read_settings(*sources, settings)
     if show:
         print(config.to_yaml(), end="")
         return 0
@@ -42,6 +43,9 @@ def run(given: Namespace) -> int:
     if config.output is None:
         names = [Path(source).stem for source in sources]
         config.output = str(Path("runs") / "-".join([*names, config.model.method, str(config.seed)]))
+    moved = [Path(source).parent for source in sources if Path(source).name == "config.yaml"]
+    if resume and "output" not in settings and moved and (moved[-1] / "last.ckpt").exists():
+        config.output = str(moved[-1])  # wherever it was when its config.yaml was written
     print(f"run: {config.output}")
     result = fit(config, resume=resume, verbose=True)
     if result.diverged is not None:
@@ -54,3 +58,15 @@ def run(given: Namespace) -> int:
         accuracy, iou = result.metrics["accuracy"], result.metrics["mean_iou"]
         print(f"accuracy {accuracy:.4f}, mean IoU {iou:.4f}; {config.output}/summary.json has more")
     return 0
+
+
+def read_settings(*sources: Any) -> Config:
+    """`load_config`; where the ``config.yaml`` of a run is damaged, the error says how to write it anew."""
+    try:
+        return load_config(*sources)
+    except ValueError as error:
+        for path in (Path(source) for source in sources if isinstance(source, (str, Path))):
+            if str(error).startswith(str(path)) and list(path.parent.glob("*.ckpt")):
+                how = f"the command that started the run, with --resume --output={path.parent}"
+                raise ValueError(f"{error}; mend it, or write it anew by {how}") from error
+        raise

@@ -12,8 +12,18 @@ from pointvar.progress import span
 from pointvar.report.page import Report
 from pointvar.report.results import SCORES, columns, read, show_init
 
-FILES = ("config.yaml", "metrics.jsonl", "versions.json", "summary.json", "evaluation.json")
-IN_A_RUN = {*FILES, "model.safetensors", "last.ckpt", "tensorboard"}
+NUMBER = (int, float)
+NUMBERS = dict.fromkeys(SCORES, NUMBER)
+FILES: dict[str, dict[str, Any]] = {
+    "config.yaml": dict.fromkeys(("data", "model", "init", "optimizer"), dict),
+    "metrics.jsonl": {**dict.fromkeys(("epoch", "seconds", "rate", "train_loss"), NUMBER), **NUMBERS},
+    "versions.json": {},
+    "summary.json": {"metrics": {"iou": dict, **NUMBERS}, "seconds": NUMBER, "init": dict},
+    "evaluation.json": {"iou": dict, "votes": int, **NUMBERS},
+}
+"""What a report reads of a run, and what it takes to be there of which kind, if it is."""
+CHECKPOINTS = {"last.ckpt", "previous.ckpt", "damaged.ckpt"}
+IN_A_RUN = {*FILES, *CHECKPOINTS, "model.safetensors", "tensorboard", "running.json"}
 """What the directory of a run holds besides what a user has put there."""
 SETTINGS = {
     "data": ("data", "name"),
@@ -39,7 +49,7 @@ class Run:
     name: str
 
     def __post_init__(self) -> None:
-        found = [read(self.folder / name) if (self.folder / name).is_file() else None for name in FILES]
+        found = [_read(self.folder / name, shape) for name, shape in FILES.items()]
         self.config, self.rows = found[0] or {}, found[1] or []
         self.versions, self.summary, self.evaluation = (part or {} for part in found[2:])
         self.metrics = self.evaluation or self.summary.get("metrics") or {}
@@ -67,6 +77,36 @@ class Run:
             "time": None if seconds is None else span(seconds),
         }
         return {name: value for name, value in facts.items() if value is not None}
+
+
+def _read(path: Path, shape: dict[str, Any]) -> Any:
+    """What a file of a run holds, if it is there. One that is damaged is an error that names it."""
+    if not path.is_file():
+        return None
+    try:
+        content = read(path)
+        for row in content if path.suffix == ".jsonl" else [content]:
+            _check(str(path), row, shape)
+        if path.name == "summary.json" and content.get("init"):
+            _check(f"{path}: init", content["init"], {"left_alone": dict, "layers": list}, complete=True)
+    except ValueError as error:
+        advice = "mend the file or remove it, a report can do without"
+        raise ValueError(f"{' '.join(str(error).split())}; {advice}") from error
+    return content
+
+
+def _check(where: str, content: Any, shape: dict[str, Any], complete: bool = False) -> None:
+    """Raises where values are not of the kind that they should be."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: expected names and values, got {type(content).__name__}")
+    for name, kind in shape.items():
+        value = content.get(name)
+        if value is None and not complete:
+            continue
+        if isinstance(kind, dict):
+            _check(f"{where}: {name}", value, kind)
+        elif not isinstance(value, kind):
+            raise ValueError(f"{where}: {name} cannot be {value!r}")
 
 
 def compare(report: Report, runs: Sequence[Run]) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import lightning.pytorch as lightning
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 
-from pointvar.atomic import write_atomically
+from pointvar.atomic import names_file, write_atomically
 from pointvar.progress import span
 from pointvar.train.config import Config
-from pointvar.train.output import LAST
+from pointvar.train.initialise import VarianceInit
+from pointvar.train.output import LAST, plain_settings
 
 
 class Interrupted(BaseException):
@@ -27,13 +28,16 @@ class History(lightning.Callback):
     """A row of numbers per epoch: given to the loggers, written to ``metrics.jsonl``, part of the checkpoint.
 
     The rows come back with a checkpoint, and the file is then written anew: epochs after the checkpoint are
-    done again. (Lightning's ``CSVLogger`` would begin with an empty file.)
+    done again. (Lightning's ``CSVLogger`` would begin with an empty file.) So does what else a run is to
+    remember: its settings, which of them were changed, and what the initialisation did.
     """
 
-    def __init__(self, config: Config, verbose: bool) -> None:
-        self.config, self.verbose = config, verbose
+    def __init__(self, config: Config, init: VarianceInit, verbose: bool) -> None:
+        self.config, self.verbose, self._initialisation = config, verbose, init
         self.path = None if config.output is None else Path(config.output) / "metrics.jsonl"
         self.rows: list[dict[str, Any]] = []
+        self.init: dict[str, Any] | None = None
+        self.changed: list[dict[str, Any]] = []
         self._before = self._epoch_begin = self._rate = 0.0
         self._begin: float | None = None
 
@@ -43,13 +47,21 @@ class History(lightning.Callback):
         return self._before + (0.0 if self._begin is None else time.perf_counter() - self._begin)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seconds": self.seconds}
+        # As JSON, since only plain values can be loaded again.
+        init = None if self.init is None else json.dumps(self.init, default=float)
+        settings = plain_settings(self.config)
+        remembered = {"init": init, "settings": settings, "changed": self.changed}
+        return {"rows": self.rows, "seconds": self.seconds, **remembered}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rows, self._before = list(state["rows"]), state["seconds"]
+        init = state.get("init")  # not in checkpoints of older versions
+        self.init = None if init is None else json.loads(init)
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         self._begin = self._epoch_begin = time.perf_counter()
+        if self._initialisation.report is not None:
+            self.init = self._initialisation.report.to_dict()
         for logger in trainer.loggers:
             logger.log_hyperparams(asdict(self.config))
         if self.path is not None and trainer.is_global_zero:
@@ -79,7 +91,7 @@ class History(lightning.Callback):
             logger.log_metrics(numbers, epoch)
             logger.save()
         if self.path is not None and trainer.is_global_zero:
-            with self.path.open("a") as file:
+            with names_file(self.path), self.path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         if self.verbose:
             clouds = self.config.data.batch_size * int(trainer.num_training_batches) * trainer.world_size

@@ -254,7 +254,11 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
     try:
         for source in sources:
             where = "" if isinstance(source, Mapping) else f"{source}: "
-            settings = parser.parse_object(_given(source), settings)
+            given = _given(source)
+            for section in ("data", "model", "init", "optimizer"):
+                if isinstance(given.get(section), (bool, int, float, str, list)):
+                    raise ValueError(f"{where}{section} must hold settings, got {given[section]!r}")
+            settings = parser.parse_object(given, settings)
         if overrides or settings is None:
             where = ""
             settings = parser.parse_args(list(overrides), settings)
@@ -271,7 +275,10 @@ def _given(source: str | Path | Mapping[str, Any]) -> Any:
         return RECIPES[str(source)]
     if not Path(source).is_file():
         raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
-    return _parser().parse_path(str(source), defaults=False)
+    try:
+        return _parser().parse_path(str(source), defaults=False)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source}: not text: {error}") from error
 
 
 def add_settings(parser: jsonargparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pointvar.train.divergence import DivergedError
 from pointvar.train.initialise import VarianceInit, forward
 from pointvar.train.loader import INIT, WEIGHTS, Loader, loaders
 from pointvar.train.module import ClassificationModule, SegmentationModule
-from pointvar.train.output import LAST, AtomicCheckpoints, make_logger, write_run, write_summary
+from pointvar.train.output import AtomicCheckpoints, Resumed, RunFolder, make_logger
 from pointvar.train.sources import Data, load_data
 from pointvar.train.voting import evaluate
 
@@ -47,6 +47,8 @@ class Result:
     """It was asked to stop; ``fit(config, resume=True)`` goes on."""
     model: nn.Module | None = field(default=None, repr=False)
     init: dict[str, Any] | None = field(default=None, repr=False)
+    changed: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    """Settings that resumes have changed: step, setting, before, after."""
 
     @property
     def accuracy(self) -> list[float]:
@@ -70,7 +72,8 @@ def fit(
         data: data sets of your own, or loaded once for many runs by ``load_data(config.data)``.
         model: a network of your own instead of that of ``config.model``: ``model(features, levels)``, with a
             method ``hierarchy(cloud, generator=)`` that makes the levels.
-        resume: goes on from the checkpoint in ``config.output``, if there is one.
+        resume: goes on from the checkpoint in ``config.output``, if there is one. Settings that would need a
+            new run must be those of the checkpoint.
         callbacks: more callbacks for Lightning's trainer.
         verbose: prints a line per epoch; default: if there is an output directory.
 
@@ -83,49 +86,55 @@ def fit(
     """
     verbose = config.output is not None if verbose is None else verbose
     with _surroundings(config.threads):
-        data = data or load_data(config.data)
-        network = build_model(config.model, data, seeded(config.seed, WEIGHTS)) if model is None else model
-        return _train(config, data, network, resume, callbacks, verbose)
+        init = VarianceInit.from_settings(config.init, mixed(config.seed, INIT))
+        history = History(config, init, verbose)
+        trainer = _trainer(config, [init, history, *callbacks], verbose)
+        folder = None if config.output is None else RunFolder(config.output, trainer.is_global_zero)
+        with nullcontext() if folder is None else folder.held():
+            last = None if folder is None else folder.checkpoint(config, resume)
+            data = data or load_data(config.data)
+            if model is None:
+                model = build_model(config.model, data, seeded(config.seed, WEIGHTS))
+            return _train(config, data, model, trainer, history, folder, last)
 
 
 def _train(
     config: Config,
     data: Data,
     network: nn.Module,
-    resume: bool,
-    callbacks: Sequence[lightning.Callback],
-    verbose: bool,
+    trainer: lightning.Trainer,
+    history: History,
+    folder: RunFolder | None,
+    last: Resumed | None,
 ) -> Result:
     kind = ClassificationModule if data.task == "classification" else SegmentationModule
     weights = class_weights(label_counts(data.train)) if config.optimizer.class_weights else None
     module = kind(network, data.classes, config.optimizer, weights)
-    init = VarianceInit.from_settings(config.init, mixed(config.seed, INIT))
-    history = History(config, verbose)
-    trainer = _trainer(config, [init, history, *callbacks], verbose)
     train, test = loaders(config, data, network, trainer.global_rank, trainer.world_size)
     check_single_clouds(network, train)
-    folder = None if config.output is None else Path(config.output)
-    last = folder / LAST if folder is not None and resume and (folder / LAST).exists() else None
-    if folder is not None and trainer.is_global_zero:
-        write_run(folder, config, resume=last is not None)
-    result = Result([], {}, 0.0, 0, model=network)
+    if folder is not None and folder.writes:
+        folder.begin(config)
+    history.changed = [] if last is None else last.changed
+    result = Result([], {}, 0.0, 0, model=network, changed=history.changed)
     try:
-        trainer.fit(module, train, test, ckpt_path=last, weights_only=True)
+        trainer.fit(module, train, test, ckpt_path=None if last is None else last.path, weights_only=True)
     except DivergedError as error:
         result.diverged = str(error)
     except Interrupted:
         result.interrupted = True
+    except SystemExit as error:  # Lightning would end the process at a second Ctrl-C
+        raise KeyboardInterrupt from error
     result.history, result.seconds, result.steps = history.rows, history.seconds, trainer.global_step
-    result.init = None if init.report is None else init.report.to_dict()
+    result.init = history.init
     if result.interrupted or not trainer.is_global_zero:
         return result
     if result.diverged is None:
         metrics = module.metrics if config.epochs % config.evaluate_every == 0 else None
-        if config.votes > 1 or data.task == "segmentation" or metrics is None:
+        if config.votes > 1 or metrics is None:  # else the last epoch's evaluation was the same
             metrics = evaluate(network, data, config.data, config.votes, config.seed)
         result.metrics = asdict(metrics)
     if folder is not None:
-        write_summary(folder, config, data, result)
+        folder.finish(config, data, result)
     return result
 
 

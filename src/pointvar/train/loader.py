@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from pointvar.data import CropSampler, SphereCrops, Transform, collate, cover
+from pointvar.data import CropSampler, Sample, SphereCrops, Transform, collate
 from pointvar.data.crops import Place
 from pointvar.data.transforms import mixed, seeded
 from pointvar.geometry import Hierarchy
-from pointvar.train.config import Config
+from pointvar.train.config import Config, DataConfig
 from pointvar.train.sources import Data, transform_of
 
 TRAIN, TEST, INIT, WEIGHTS, DROPOUT, ORDER, SAMPLE, LEVELS = range(8)
@@ -59,6 +59,22 @@ class Prepared:
             levels=self.levels.pin_memory(),
             labels=self.labels.pin_memory(),
         )
+
+
+@dataclass(frozen=True)
+class WholeScene:
+    """A scene to be evaluated as `evaluate` does: in spheres that cover it."""
+
+    sample: Sample
+    config: DataConfig
+    seed: int
+
+    @property
+    def features(self) -> Tensor:
+        return self.sample.features
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> WholeScene:
+        return self
 
 
 Item = int | Place
@@ -115,6 +131,19 @@ class Preparation(Dataset[Prepared]):
         levels = self.hierarchy(batch.cloud, generator=seeded(*key, LEVELS, index.number), **options)
         labels = labels if index.counts else torch.full_like(labels, -1)
         return Prepared(batch.features, levels, labels, mixed(*key, DROPOUT, index.number))
+
+
+class WholeScenes(Dataset[WholeScene]):
+    """Scenes by their `BatchIndex`, one in each batch."""
+
+    def __init__(self, scenes: Any, config: DataConfig, seed: int) -> None:
+        self.scenes, self.config, self.seed = scenes, config, seed
+
+    def __getitem__(self, index: BatchIndex) -> WholeScene:
+        scene = self.scenes[index.items[0]]
+        if not index.counts:
+            scene = replace(scene, label=torch.full_like(scene.label, -1))
+        return WholeScene(scene, self.config, self.seed)
 
 
 def takes_queries(network: Any) -> bool:
@@ -193,10 +222,10 @@ class Batches(Sampler[BatchIndex]):
             self.sampler.load_state_dict(state["sampler"])
 
 
-class Loader(DataLoader[Prepared]):
+class Loader(DataLoader[Any]):
     """Torch's data loader of prepared batches, to be resumed at any batch."""
 
-    def __init__(self, preparation: Preparation, batches: Batches, workers: int = 0) -> None:
+    def __init__(self, preparation: Dataset[Any], batches: Batches, workers: int = 0) -> None:
         super().__init__(
             preparation,
             batch_size=None,  # an item is a batch
@@ -208,7 +237,7 @@ class Loader(DataLoader[Prepared]):
         )
         self.preparation, self.batches = preparation, batches
 
-    def __iter__(self) -> Iterator[Prepared]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # Lightning asks for an iterator before it sets the epoch, and before an initialisation takes another
         # one. As a generator, this looks at the epoch only when the first batch is wanted.
         iterator = super().__iter__()
@@ -229,44 +258,33 @@ def loaders(
 ) -> tuple[Loader, Loader]:
     """The training and the test batches of a run, for one of its processes."""
     settings, seed = config.data, config.seed
-    sampler, keep = None, False
-    train, test, size = data.train, data.test, settings.batch_size
+    change, only_prepare = (transform_of(settings, data.task, augment=augment) for augment in (True, False))
+    sampler, keep, test = None, False, data.test
     if data.task == "segmentation":
-        count = len(train) if settings.crops is None else settings.crops
-        sampler = CropSampler(train, settings.radius, count, seeded(seed, TRAIN, ORDER))
-        places = _covering(test, settings.radius, seed)
-        train, test = (SphereCrops(scenes, settings.radius, settings.context) for scenes in (train, test))
+        count = len(data.train) if settings.crops is None else settings.crops
+        sampler = CropSampler(data.train, settings.radius, count, seeded(seed, TRAIN, ORDER))
+        samples: Any = SphereCrops(data.train, settings.radius, settings.context)
+        evaluated: Dataset[Any] = WholeScenes(test, settings, seed)
+        size = 1
     else:
-        count, size = len(train), max(size, 8)
-        places = list(range(len(test)))
+        count, samples, size = len(data.train), data.train, max(settings.batch_size, 8)
         keep = settings.cache and len(test) * len(test[0]) <= KEPT_POINTS
+        evaluated = Preparation(test, network, only_prepare, seed, TEST, keep)
 
     def order(epoch: int) -> list[Item]:
         if sampler is not None:
             return list(sampler)
         return torch.randperm(count, generator=seeded(seed, epoch, ORDER)).tolist()
 
-    change, only_prepare = (transform_of(settings, data.task, augment=augment) for augment in (True, False))
-    drop = settings.drop_last
     return (
         Loader(
-            Preparation(train, network, change, seed, TRAIN),
-            Batches(order, count, settings.batch_size, True, drop, rank, ranks, sampler),
+            Preparation(samples, network, change, seed, TRAIN),
+            Batches(order, count, settings.batch_size, True, settings.drop_last, rank, ranks, sampler),
             settings.workers,
         ),
         Loader(
-            Preparation(test, network, only_prepare, seed, TEST, keep),
-            Batches(lambda _: places, len(places), size, training=False, rank=rank, ranks=ranks),
+            evaluated,
+            Batches(lambda _: range(len(test)), len(test), size, training=False, rank=rank, ranks=ranks),
             0 if keep else settings.workers,
         ),
     )
-
-
-def _covering(scenes: Any, radius: float, seed: int) -> list[Item]:
-    """Places whose spheres cover the test scenes, the same in each evaluation."""
-    places = list[Item]()
-    for index in range(len(scenes)):
-        crops = cover(scenes[index], radius, radius, seeded(seed, TEST, ORDER, index))
-        centres = [tuple(crop.centre.tolist()) for crop in crops]
-        places += [Place(index, centre, len(places) + n) for n, centre in enumerate(centres)]
-    return places

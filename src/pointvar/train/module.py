@@ -14,8 +14,9 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from pointvar.train.clipping import AdaptiveClipping, decayed
 from pointvar.train.config import OptimizerConfig
 from pointvar.train.divergence import DivergedError, explain
-from pointvar.train.loader import Prepared
+from pointvar.train.loader import Prepared, WholeScene
 from pointvar.train.metrics import Metrics
+from pointvar.train.voting import predict_scene
 
 
 class _Supervised(lightning.LightningModule):
@@ -71,8 +72,14 @@ class _Supervised(lightning.LightningModule):
             when = f"epoch {self.current_epoch + 1}, step {self.global_step}"
             raise DivergedError(f"the loss is {float(loss.detach()):g} in {when}: {where}")
 
-    def validation_step(self, batch: Prepared, number: int) -> None:
-        self.confusion.update(self(batch).argmax(1), batch.labels)
+    def validation_step(self, batch: Prepared | WholeScene, number: int) -> None:
+        if isinstance(batch, WholeScene):
+            found, _ = predict_scene(self.model, batch.sample, batch.config, seed=batch.seed)
+            self.confusion.update(
+                found.to(self.device), torch.as_tensor(batch.sample.label, device=self.device)
+            )
+        else:
+            self.confusion.update(self(batch).argmax(1), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
         self.metrics = Metrics.of(self.confusion.compute().cpu(), self.classes)
@@ -100,7 +107,7 @@ class _Supervised(lightning.LightningModule):
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
 
-    def transfer_batch_to_device(self, batch: Prepared, device: torch.device, _: int) -> Prepared:
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, _: int) -> Any:
         return batch if device == batch.features.device else batch.to(device, non_blocking=True)
 
     def epoch_totals(self) -> Tensor:
