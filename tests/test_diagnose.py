@@ -1,9 +1,14 @@
 """The report of variances against plain loops, and what it must leave as it was."""
 
+import itertools
 import json
+import re
+from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
+from convolution_cases import seeded
 from initialisation_cases import Wired, cloud_batch, noise
 from torch import nn
 
@@ -200,8 +205,250 @@ def test_gradients_decide_where_activations_are_healthy(factor, verdict):
 
     one, two = scaled(1, 1)
     report = pv.variance_report(nn.Sequential(one, Weak(), two), noise(400, 16))
-    assert [entry.verdict for entry in report.layers] == ["healthy", "healthy"]
+    assert [entry.verdict for entry in report.layers] == [verdict, "healthy"]
+    assert [entry.relative_gradient for entry in report.layers] == pytest.approx([factor, 1])
     assert report.verdict == verdict
+    reason = f"the gradient at 0 is {factor:.2g} times that at 2 (second moments, relative to outputs)"
+    assert report.reason == ("" if verdict == "healthy" else reason)
+
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_example_of_the_readme_is_vanishing_before_and_healthy_after_variance_init(capsys):
+    example = re.findall(
+        r"^```python\n(.*?)^```", README.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL
+    )[0]
+    before, call, after = example.partition("report = pv.variance_init(")
+    names: dict = {}
+    exec(before, names)
+    report = pv.variance_report(names["model"], (names["batch"].features, names["levels"]))
+    assert report.verdict == "vanishing"
+    assert report.reason.startswith("the output of blocks.2.convolution has a second moment of 0.000")
+    exec(call + after, names)
+    assert "variance by layer: healthy\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unit_response", [False, True])
+@pytest.mark.parametrize("method", ["KPConvN", "PointConv", "SPHConv"])
+def test_plain_networks_of_25_layers(method, unit_response):
+    batch = cloud_batch(points=400, channels=3, radius=0.3, cap=16)
+    net = pv.models.PlainNet(25, 32, 3, method=method, unit_response=unit_response, generator=seeded(0))
+    pv.standard_init(net, generator=seeded(0))
+    report = pv.variance_report(net, batch)
+    assert report.verdict == "vanishing"
+    assert re.match(r"the output of blocks\.\d+\.convolution has a second moment of \d", report.reason)
+    pv.variance_init(net, batch, generator=seeded(0))
+    assert pv.variance_report(net, batch).headline == "variance by layer: healthy"
+
+
+class Apply(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def deep(activation, *widths):
+    """Linear layers, each with an activation behind it."""
+    pairs = itertools.pairwise(widths)
+    return nn.Sequential(*(part for i, o in pairs for part in (nn.Linear(i, o), Apply(activation))))
+
+
+POOLS = {
+    "mean": lambda x: x.mean(0, keepdim=True),
+    "sum": lambda x: x.sum(0, keepdim=True),
+    "max": lambda x: x.amax(0, keepdim=True),
+    "mean of 4 clouds": lambda x: x.unflatten(0, (4, -1)).mean(1),
+    "max of 4 clouds": lambda x: x.unflatten(0, (4, -1)).amax(1),
+}
+
+
+@pytest.mark.parametrize("widths", [(64, 64), (3, 64, 128, 512), (32,) * 16], ids=["1", "growing", "deep"])
+@pytest.mark.parametrize("pool", POOLS)
+def test_pooling_is_no_illness(pool, widths):
+    net = nn.Sequential(*deep(torch.relu, *widths), Apply(POOLS[pool]), nn.Linear(widths[-1], 10))
+    x = noise(1000, widths[0])
+    pv.variance_init(net, x, generator=seeded(0))
+    assert pv.variance_report(net, x).headline == "variance by layer: healthy"
+    # As the weights are scaled, so are the outputs, but no gradient relative to its output.
+    with torch.no_grad():
+        net[0].weight *= 1e-3
+    report = pv.variance_report(net, x)
+    assert report.verdict == "vanishing"
+    assert report.reason == f"the output of 0 has a second moment of {report.layers[0].variance:.2g}"
+    assert all(0.01 <= entry.relative_gradient <= 100 for entry in report.layers)
+
+
+ILL = {
+    "vanishing": torch.sigmoid,
+    "exploding": lambda x: 2**0.5 * torch.sin(8 * x),
+}
+
+
+@pytest.mark.parametrize("pool", ["mean", "max of 4 clouds", None])
+@pytest.mark.parametrize("verdict", ILL)
+def test_gradients_that_vanish_or_explode_while_all_outputs_are_healthy(verdict, pool):
+    """A sigmoid takes off nine tenths of a squared gradient, a fast sine multiplies it by some 64."""
+    pooled = [] if pool is None else [Apply(POOLS[pool])]
+    net = nn.Sequential(*deep(ILL[verdict], *[64] * 11), *pooled, nn.Linear(64, 5))
+    x = noise(400, 64)
+    pv.variance_init(net, x, generator=seeded(0))
+    report = pv.variance_report(net, x, loss=lambda out: (out * noise(*out.shape, seed=1)).sum())
+    assert all(0.5 < entry.variance < 2 for entry in report.layers[:-1])
+    assert report.verdict == verdict
+    assert re.match(r"the gradient at [02] is \S+ times that at \d+ \(second", report.reason)
+
+
+def residual(batch_norm):
+    """A network with skip connections."""
+
+    def call(net, x):
+        x = net.stem(x)
+        for i in range(8):
+            x = x + getattr(net, f"branch{i}")(x)
+        return net.head(x.relu().unflatten(0, (4, -1)).mean(1))
+
+    norm = [nn.BatchNorm1d(32)] if batch_norm else []
+    branches = {f"branch{i}": nn.Sequential(nn.ReLU(), nn.Linear(32, 32), *norm) for i in range(8)}
+    return Wired(call, stem=nn.Linear(8, 32), head=nn.Linear(32, 5), **branches)
+
+
+def image_unet():
+    """Down twice, up twice, with skip connections."""
+
+    def call(net, x):
+        fine = net.first(x).relu()
+        middle = net.down(nn.functional.avg_pool2d(fine, 4)).relu()
+        coarse = net.bottom(nn.functional.max_pool2d(middle, 4)).relu()
+        up = net.up(torch.cat([nn.functional.interpolate(coarse, scale_factor=4), middle], 1)).relu()
+        return net.last(torch.cat([nn.functional.interpolate(up, scale_factor=4), fine], 1))
+
+    def conv(i, o):
+        return nn.Conv2d(i, o, 3, padding=1)
+
+    layers = {"down": conv(8, 16), "bottom": conv(16, 32), "up": conv(48, 16), "last": conv(24, 4)}
+    return Wired(call, first=conv(3, 8), **layers)
+
+
+def shared():
+    layer = nn.Linear(32, 32)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *[layer, nn.ReLU()] * 3, nn.Linear(32, 5))
+
+
+SOUND = {
+    "skip connections": (lambda: residual(False), (400, 8)),
+    "skip connections and batch norm": (lambda: residual(True), (400, 8)),
+    "a U-Net": (image_unet, (2, 3, 32, 32)),
+    "a shared layer": (shared, (400, 8)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), SOUND.values(), ids=SOUND)
+def test_sound_networks_of_any_wiring_are_healthy(make, shape):
+    torch.manual_seed(0)
+    net, x = make(), noise(*shape)
+    pv.variance_init(net, x, generator=seeded(0))
+    assert pv.variance_report(net, x).headline == "variance by layer: healthy"
+
+
+def test_a_u_net_of_points_is_healthy():
+    cloud = pv.PointCloud(torch.rand(600, 3, generator=seeded(0)), [300, 300])
+    net = pv.models.SegmentationUNet(3, 4, "MCConv", radii=(0.1, 0.2, 0.4), channels=(16, 32, 64))
+    batch = cloud.points, net.hierarchy(cloud, generator=seeded(0))
+    pv.variance_init(net, batch, generator=seeded(0))
+    assert pv.variance_report(net, batch).headline == "variance by layer: healthy"
+
+
+@pytest.mark.parametrize("eps", [1e-5, 100.0])
+def test_a_layer_with_a_norm_behind_it_is_judged_behind_the_norm(eps):
+    net = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16, eps=eps), nn.ReLU(), nn.Linear(16, 4))
+    with torch.no_grad():
+        net[0].weight *= 0.1
+        net[0].bias.zero_()
+    report = pv.variance_report(net, noise(400, 16))
+    assert report.layers[0].variance < 0.01
+    assert report.layers[1].normalised is None
+    if eps < 1:
+        assert report.layers[0].normalised == pytest.approx(1, abs=0.01)
+        assert report.headline == "variance by layer: healthy"
+    else:
+        assert report.reason.startswith("the output of 0, normalised, has a second moment of ")
+
+
+def test_no_norm_is_no_norm():
+    net = pv.models.Classifier(1, 3, "MCConv", channels=(4, 8), radii=(0.2, 0.4), norm="none")
+    cloud = pv.PointCloud(torch.rand(100, 3, generator=seeded(0)))
+    report = pv.variance_report(net, (torch.ones(100, 1), net.hierarchy(cloud)))
+    assert all(entry.normalised is None for entry in report.layers)
+
+
+Pair = namedtuple("Pair", ["value", "note"])
+
+
+@pytest.mark.parametrize("form", [tuple, list, Pair._make], ids=["tuple", "list", "named tuple"])
+def test_layers_that_return_several_things_are_measured_by_the_first(form):
+    class Noted(nn.Linear):
+        def forward(self, x):
+            return form([super().forward(x), "a note"])
+
+    net = Wired(lambda net, x: net.two(net.one(x)[0].relu()), one=Noted(8, 16), two=nn.Linear(16, 3))
+    seen = []
+    net.one.register_forward_hook(lambda module, args, output: seen.append(output))
+    x = noise(50, 8)
+    report = pv.variance_report(net, x)
+    assert [entry.name for entry in report.layers] == ["one", "two"]
+    assert report.layers[0].variance == pytest.approx(float(net.one(x)[0].detach().square().mean()))
+    assert report.layers[0].relative_gradient is not None
+    assert type(seen[0]) is type(form(["", ""]))
+    assert seen[0][1] == "a note"
+
+
+def test_a_head_that_the_loss_does_not_see_is_nothing_to_compare_with():
+    net = Wired(
+        lambda net, x: (net.head(net.body(x).relu()), net.second(net.body(x) * 0)),
+        **{name: nn.Linear(16, 16) for name in ("body", "head", "second")},
+    )
+    pv.variance_init(net.body, noise(99, 16), generator=seeded(0))
+    nn.init.eye_(net.head.weight)
+    report = pv.variance_report(net, noise(99, 16))
+    assert [entry.relative_gradient is None for entry in report.layers] == [False, False, True]
+    report = pv.variance_report(
+        net, noise(99, 16), loss=lambda outputs: outputs[0].sum() + 0 * outputs[1].sum()
+    )
+    assert report.layers[1].relative_gradient == 1
+    assert report.layers[2].relative_gradient == 0
+
+
+def test_a_layer_that_no_gradient_reaches_is_named():
+    net = nn.Sequential(nn.Linear(16, 16), Apply(lambda x: 0 * x + noise(99, 16, seed=2)), nn.Linear(16, 16))
+    pv.variance_init(net, noise(99, 16), generator=seeded(0))
+    report = pv.variance_report(net, noise(99, 16))
+    assert (report.verdict, report.reason) == ("vanishing", "no gradient reaches 0")
+
+
+def test_gradients_that_are_not_finite_are_named():
+    net = nn.Sequential(nn.Linear(16, 16), Apply(lambda x: (x * 0).sqrt() + x), nn.Linear(16, 16))
+    pv.variance_init(net, noise(99, 16), generator=seeded(0))
+    report = pv.variance_report(net, noise(99, 16))
+    assert (report.verdict, report.reason) == ("exploding", "the gradient at 0 is not finite")
+
+
+def test_the_thresholds_apply_to_outputs_and_gradients():
+    net, x = scaled(1, 4), noise(400, 16)
+    assert pv.variance_report(net, x).verdict == "healthy"
+    assert pv.variance_report(net, x, high=3).reason.startswith("the output of 1 has a second moment of 4")
+    assert pv.variance_report(net, x, low=2).reason.startswith("the output of 0 has a second moment of")
+    torch.manual_seed(0)
+    sigmoids = nn.Sequential(*deep(torch.sigmoid, *[32] * 3), nn.Linear(32, 4))
+    pv.variance_init(sigmoids, noise(400, 32), generator=seeded(0))
+    least = min(x.relative_gradient for x in pv.variance_report(sigmoids, noise(400, 32)).layers)
+    for factor, verdict in ((0.9, "healthy"), (1.1, "vanishing")):
+        assert pv.variance_report(sigmoids, noise(400, 32), low=factor * least).verdict == verdict
 
 
 def test_values_that_are_not_finite_are_no_health():
@@ -218,7 +465,11 @@ def test_the_report_as_text_numbers_and_picture(tmp_path):
     assert values["verdict"] == report.verdict
     lines = str(report).splitlines()
     assert len(lines) == 5
-    assert all(word in lines[1] for word in ("layer", "variance", "spatial", "d weight", "verdict"))
+    assert all(
+        word in lines[1] for word in ("layer", "variance", "spatial", "d weight", "relative d", "verdict")
+    )
+    assert lines[0] == report.headline
+    assert values["reason"] == report.reason
     for name, line in zip(("a", "b", "head"), lines[2:], strict=True):
         assert line.split()[0] == name
     figure = report.plot(tmp_path / "variance.png")

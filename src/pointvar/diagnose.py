@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ from pointvar.layers import (
 
 HEALTHY, VANISHING, EXPLODING = "healthy", "vanishing", "exploding"
 
+_NORM = re.compile(r"(?<!^No)Norm([123]d)?$")
+"""Names of types that normalise, of any library: BatchNorm2d, GraphNorm, RMSNorm; not our NoNorm."""
+
 
 @dataclass
 class LayerVariance:
@@ -45,6 +49,12 @@ class LayerVariance:
     """Second moment of the gradient with respect to the output."""
     weight_gradient: float | None = None
     """Second moment of the gradient with respect to the weights."""
+    normalised: float | None = None
+    """Second moment behind the normalisation that takes the output, where one does: judged instead of
+    ``variance``, since the next layer sees it."""
+    relative_gradient: float | None = None
+    """How strongly the loss depends on this output, as a multiple of how strongly it depends on that of the
+    last layer; see ``variance_report``."""
     verdict: str = HEALTHY
 
 
@@ -55,13 +65,21 @@ class VarianceReport:
     layers: list[LayerVariance]
     verdict: str
     """Of the network: healthy, vanishing or exploding."""
+    reason: str = ""
+    """Which layer is not healthy, and by which number; empty if all are."""
+
+    @property
+    def headline(self) -> str:
+        """The verdict and its reason, in one line."""
+        return f"variance by layer: {self.verdict}" + (f": {self.reason}" if self.reason else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        head = ("layer", "type", "mean", "variance", "spatial", "dead", "d output", "d weight", "verdict")
+        sizes = ("mean", "variance", "spatial", "dead")
+        head = ("layer", "type", *sizes, "d output", "d weight", "relative d", "verdict")
         rows = [head] + [
             (
                 x.name,
@@ -72,11 +90,12 @@ class VarianceReport:
                 f"{x.dead:.0%}",
                 _number(x.activation_gradient),
                 _number(x.weight_gradient),
+                _number(x.relative_gradient),
                 x.verdict,
             )
             for x in self.layers
         ]
-        return "\n".join([f"variance by layer: {self.verdict}", *table(rows)])
+        return "\n".join([self.headline, *table(rows)])
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draws variances by depth on a logarithmic scale; saves the figure if given a path.
@@ -93,7 +112,7 @@ class VarianceReport:
         curves: dict[str, list[float | None]] = {
             "output": [x.variance for x in self.layers],
             "output, over points": [x.spatial for x in self.layers],
-            "gradient of output": [x.activation_gradient for x in self.layers],
+            "gradient, relative to the last layer": [x.relative_gradient for x in self.layers],
             "gradient of weights": [x.weight_gradient for x in self.layers],
         }
         for (name, values), style in zip(curves.items(), ("o-", "o:", "s-", "s:"), strict=True):
@@ -105,7 +124,7 @@ class VarianceReport:
         axes.set_yscale("log")
         axes.set_xlabel("layer")
         axes.set_ylabel("second moment")
-        axes.set_title(f"variance by layer: {self.verdict}", fontsize=10)
+        axes.set_title(self.headline, fontsize=10, wrap=True)
         axes.legend(fontsize=8)
         if path is not None:
             figure.savefig(path, dpi=150)
@@ -137,10 +156,21 @@ def variance_report(
             over the points, so that the gradient of the output has variance 1.
         layers: which layers; types, name patterns or a predicate.
         mode: ``"train"``, ``"eval"``, or ``None``: as the model is.
-        low, high: a layer whose output has a second moment below is vanishing, above exploding.
+        low, high: a second moment below ``low`` is vanishing, one above ``high`` is exploding. They apply to
+            the output of each layer (behind its normalisation, if it has one), and to the gradient at each
+            layer relative to the last.
 
-    The verdict of the network is that of the first layer that is not healthy, or of its gradients, judged by
-    how much they change between the first and the last layer.
+    Gradients per element say little across layers: before a mean over n points each is 1/n of what it is
+    behind it. What can be compared is how much the loss changes if all points change by the same fraction of
+    their size, :math:`\sum_c (\sum_x s_x g_{xc})^2`, with the gradient :math:`g` of the output at point x and
+    channel c, and the root mean square :math:`s_x` of the output at x. Neither pooling (mean, sum or
+    maximum) nor the width or scale of the layers changes it much. Points that pull in different directions
+    cancel in the inner sum; with :math:`|g_{xc}|` they cannot. ``relative_gradient`` is that number divided
+    by the last layer's. It is computed both ways and the value nearest to 1 in between counts, so that there
+    is an alarm only if both agree.
+
+    The reason names the first layer whose output is not healthy or, if there is none, the layer whose
+    gradient is farthest from that of the last.
 
     Nothing of the model changes: no gradient is stored, statistics of batch norms and random states come
     back.
@@ -148,18 +178,11 @@ def variance_report(
     if not 0 <= low < high:
         raise ValueError(f"low and high must be 0 <= low < high, got {low} and {high}")
     watched = _watched(model, layers)
-    outputs: dict[str, Tensor] = {}  # in order of execution
-
-    def keep(name: str) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            if name in outputs or not isinstance(output, Tensor):
-                return None
-            outputs[name] = output
-            return output.clone()  # so that an activation that works in place spares what is kept
-
-        return hook
-
-    handles = [module.register_forward_hook(keep(name)) for name, (module, _) in watched.items()]
+    record = _Record()
+    handles = [module.register_forward_hook(record.keep(name)) for name, (module, _) in watched.items()]
+    norms = [module for module in model.modules() if _NORM.search(type(module).__name__)]
+    handles += [norm.register_forward_hook(record.norm) for norm in norms]
+    outputs = record.outputs
     try:
         with restored(model, mode), torch.set_grad_enabled(backward):
             result = (forward or feed)(model, batch)
@@ -170,15 +193,49 @@ def variance_report(
             handle.remove()
     if not outputs:
         raise ValueError(f"the forward pass reaches no layer of {type(model).__name__} to measure")
-    entries = []
+    entries, sums = [], dict[str, tuple[float, float]]()
     for name, output in outputs.items():
         module, owned = watched[name]
         entry = _measure(name, module, output.detach())
         entry.activation_gradient = _moment([output], gradients)
         entry.weight_gradient = _moment(owned, gradients)
-        entry.verdict = _judge(entry.variance, low, high)
+        entry.normalised = record.normalised.get(name)
+        if id(output) in gradients:
+            sums[name] = _sensitivity(*(channels_last(module, t) for t in (output, gradients[id(output)])))
         entries.append(entry)
-    return VarianceReport(entries, _verdict(entries, low, high))
+    last = _compare(entries, sums)
+    return VarianceReport(entries, *_verdict(entries, last, low, high))
+
+
+class _Record:
+    """Outputs of the watched layers by name, in order of execution, and what norms make of them."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, Tensor] = {}
+        self.normalised: dict[str, float] = {}
+        self._passed_on: list[tuple[str, Tensor]] = []
+
+    def keep(self, name: str) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            several = isinstance(output, (tuple, list)) and len(output) > 0
+            first = output[0] if several else output
+            if name in self.outputs or not isinstance(first, Tensor) or not first.is_floating_point():
+                return None
+            self.outputs[name] = first
+            passed_on = first.clone()  # so that an activation that works in place spares what is kept
+            self._passed_on.append((name, passed_on))
+            if not several:
+                return passed_on
+            rest = [passed_on, *output[1:]]
+            return output._make(rest) if hasattr(output, "_make") else type(output)(rest)
+
+        return hook
+
+    def norm(self, module: nn.Module, args: Any, output: Any) -> None:
+        """A hook of modules that normalise. Those inside others come first, and the first one counts."""
+        for name, passed_on in self._passed_on:
+            if args and args[0] is passed_on and isinstance(output, Tensor):
+                self.normalised.setdefault(name, float(output.detach().double().square().mean()))
 
 
 def _watched(model: nn.Module, select: Select) -> dict[str, tuple[nn.Module, list[nn.Parameter]]]:
@@ -227,6 +284,13 @@ def _measure(name: str, module: nn.Module, output: Tensor) -> LayerVariance:
     )
 
 
+def _sensitivity(output: Tensor, gradient: Tensor) -> tuple[float, float]:
+    """How much the loss depends on rows of channels: with signs, and without."""
+    size = output.detach().double().square().mean(1, keepdim=True).sqrt()
+    rows = size * gradient.double()
+    return float(rows.sum(0).square().sum()), float(rows.abs().sum(0).square().sum())
+
+
 def _moment(tensors: Sequence[Tensor], gradients: dict[int, Tensor]) -> float | None:
     """Second moment of the gradients with respect to some tensors, where there are any."""
     known = [gradients[id(t)].double().flatten() for t in tensors if id(t) in gradients]
@@ -239,14 +303,47 @@ def _judge(value: float, low: float, high: float) -> str:
     return HEALTHY if value <= high else EXPLODING  # not a number is no health either
 
 
-def _verdict(layers: list[LayerVariance], low: float, high: float) -> str:
+def _compare(layers: list[LayerVariance], sums: dict[str, tuple[float, float]]) -> str:
+    """Sets the relative gradients; returns the name of the layer that they are relative to."""
+    # A layer that the loss does not depend on, such as an unused second head, is nothing to compare with.
+    last = next((x.name for x in reversed(layers) if x.name in sums and sums[x.name] != (0, 0)), "")
     for layer in layers:
+        if layer.name not in sums:
+            continue
+        ratios = [
+            value / reference if reference else math.nan if value else 0.0
+            for value, reference in zip(sums[layer.name], sums.get(last, (0.0, 0.0)), strict=True)
+        ]
+        finite = all(map(math.isfinite, ratios))
+        layer.relative_gradient = sorted([*ratios, 1.0])[1] if finite else math.nan
+    return last
+
+
+def _verdict(layers: list[LayerVariance], last: str, low: float, high: float) -> tuple[str, str]:
+    """Judges each layer, and the network: its verdict, and the reason."""
+    found, worst = ("", ""), 0.0
+    for layer in layers:
+        value = layer.variance if layer.normalised is None else layer.normalised
+        layer.verdict = _judge(value, low, high)
         if layer.verdict != HEALTHY:
-            return layer.verdict
-    known = [x.activation_gradient for x in layers if x.activation_gradient is not None]
-    if len(known) > 1 and known[-1] > 0:
-        return _judge(known[0] / known[-1], low, high)
-    return HEALTHY
+            behind = "" if layer.normalised is None else ", normalised,"
+            reason = f"the output of {layer.name}{behind} has a second moment of {value:.2g}"
+            found, worst = (found, worst) if worst == math.inf else ((layer.verdict, reason), math.inf)
+        elif layer.relative_gradient is not None:
+            ratio = layer.relative_gradient
+            layer.verdict = _judge(ratio, low, high)
+            distance = abs(math.log(ratio)) if ratio > 0 else 1e9
+            if layer.verdict != HEALTHY and distance > worst:
+                found, worst = (layer.verdict, _gradient_reason(layer.name, ratio, last)), distance
+    return found if found[0] else (HEALTHY, "")
+
+
+def _gradient_reason(name: str, ratio: float, last: str) -> str:
+    if ratio == 0:
+        return f"no gradient reaches {name}"
+    if not ratio > 0:
+        return f"the gradient at {name} is not finite"
+    return f"the gradient at {name} is {ratio:.2g} times that at {last} (second moments, relative to outputs)"
 
 
 def _number(value: float | None) -> str:

@@ -32,7 +32,7 @@ def test_all_kinds_together(page):
     assert "not finished" in text  # the second run
     assert "Of ten methods." in text  # what the figure is
     assert parsed.count("figure", "image") == 1  # the SVG
-    assert "Variance by layer: vanishing." in text
+    assert "Variance by layer: vanishing: the output of" in text
     assert "1,234,567" in text  # parameters
     assert "a linear layer keeps what it has" in text
     assert "ellipsoid" in text

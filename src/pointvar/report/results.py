@@ -90,7 +90,8 @@ def show_init(report: Report, init: Row) -> None:
 def _show_variance(report: Report, variance: Row) -> None:
     """Variances by layer, as ``VarianceReport.to_dict()`` tells them."""
     verdict, layers = variance["verdict"], variance["layers"]
-    report.text(f"Variance by layer: {verdict}.", kind="good" if verdict == "healthy" else "bad")
+    reason = f": {variance['reason']}" if variance.get("reason") else ""
+    report.text(f"Variance by layer: {verdict}{reason}.", kind="good" if verdict == "healthy" else "bad")
     curves = columns(layers, VARIANCES)
     report.curves(
         curves, title="Variance by depth", xlabel="layer", ylabel="second moment", log=True, reference=1
