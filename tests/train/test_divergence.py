@@ -11,14 +11,14 @@ from pointvar.train.loader import Prepared
 
 
 class Inner(nn.Module):
-    """Multiplies by a number, and remembers what it would drop."""
+    """Multiplies by a number, and remembers how it was called."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
-        self.factor, self.drawn = factor, torch.zeros(())
+        self.factor, self.drawn, self.graph = factor, 0.0, True
 
     def forward(self, x: Tensor) -> Tensor:
-        self.drawn = torch.rand(())
+        self.drawn, self.graph = float(torch.rand(())), torch.is_grad_enabled()
         return x * self.factor
 
 
@@ -68,8 +68,9 @@ def test_all_is_finite(batch: Prepared) -> None:
     assert "parts.0.0" in "\n".join(table)
 
 
-def test_what_is_random_is_as_in_the_step(batch: Prepared) -> None:
+def test_what_is_random_is_as_in_the_step_and_nothing_is_differentiated(batch: Prepared) -> None:
     model = Outer(1.0)
     explain(model, batch)
     torch.manual_seed(batch.seed)
-    assert float(model.parts[0][1].drawn) == float(torch.rand(()))  # type: ignore[index]
+    assert model.parts[0][1].drawn == float(torch.rand(()))  # type: ignore[index]
+    assert not model.parts[0][1].graph  # type: ignore[index]

@@ -239,6 +239,8 @@ def test_each_epoch_has_all_clouds_in_an_order_of_its_own() -> None:
     assert sorted(orders[0]) == list(range(20)) == sorted(orders[1])
     assert orders[0] == orders[2] != orders[1]
     assert orders[0] != list(range(20))
+    test.batches.set_epoch(1)
+    assert {index.epoch for index in test.batches} == {0}  # evaluations are all the same
     assert items(test.batches) == [tuple(range(8)), (8, 9)]  # without gradients there is room for eight
     assert items(clouds({"batch_size": 9})[1].batches) == [tuple(range(9)), (9,)]
 
@@ -282,6 +284,7 @@ def test_spheres_cover_the_test_scenes() -> None:
     places = [place for chosen in items(test.batches) for place in chosen]
     assert {len(chosen) for chosen in items(test.batches)[:-1]} == {3}
     assert len({place.seed for place in places}) == len(places)
+    assert {type(number) for place in places for number in place.centre} == {float}  # workers get no tensors
     for scene in (0, 1):
         points = room_data().test[scene].points
         centres = torch.tensor([place.centre for place in places if place.scene == scene])

@@ -65,6 +65,8 @@ def test_a_list_of_samples_is_a_data_set() -> None:
     assert (data.train.classes, data.train.num_features, data.train.task) == (["a", "b"], 1, "classification")
     assert [sample is other for sample, other in zip(data.train, samples, strict=True)] == [True, True]
     assert data.test.classes == ["floor", "wall", "nothing"]  # it is one already
+    samples[0] = samples[1]
+    assert data.train[0] is samples[1]  # what is in memory is not kept twice
 
 
 @pytest.mark.parametrize(("train", "test"), [(0, 2), (2, 0)])
