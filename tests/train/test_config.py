@@ -2,7 +2,7 @@
 
 import re
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ def test_yaml_and_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config.to_yaml())
     assert load_config(path) == config
+    assert list(yaml.safe_load(path.read_text())) == [setting.name for setting in fields(Config)]
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "norm-free"])

@@ -153,6 +153,13 @@ def test_nothing_is_drawn_in_a_run_that_goes_on(start: dict[str, Any]) -> None:
     assert called(InitConfig(), [[torch.ones(2, 64)]], small_classifier(), **start) == []
 
 
+def test_the_defaults_are_those_of_the_settings() -> None:
+    own, run = VarianceInit(), VarianceInit.from_settings(InitConfig(), seed=0)
+    assert (own.batches, own.seed, own.method) == (run.batches, run.seed, run.method)
+    assert [own.options[name] for name in ("target", "table")] == [1.0, "modelnet40"]
+    assert (own.options["forward"], own.options["layers"], own.part) == (None, None, "")
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="at least one batch"):
         VarianceInit(0)
