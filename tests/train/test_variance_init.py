@@ -144,6 +144,8 @@ def test_settings_reach_the_initialisation() -> None:
     assert torch.equal(scores, network(batches[0].features, batches[0].levels))
     (call,) = called(InitConfig(layers="all"), batches, network)
     assert (call["layers"], len(call["batches"])) == (None, 4)
+    (call,) = called(settings, [replace(batches[0], features=torch.full((64, 1), 1e20))], network)
+    assert call["input_moment"] == pytest.approx(1e40)  # more than float32 holds
     (call,) = called(settings, [[torch.ones(2, 64)], batches[0]], network)
     assert call["input_moment"] is None  # only of batches whose features are known
 
