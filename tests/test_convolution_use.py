@@ -125,6 +125,14 @@ def test_no_neighbors_give_the_bias_alone():
     assert torch.equal(conv(features_of(hood), hood)[2], conv.bias)
 
 
+@pytest.mark.parametrize("unit", [False, True])
+def test_without_gradients_the_result_is_the_same(unit):
+    conv, hood = layer("Gaussian", "MonteCarlo", unit_response=unit), two_clouds()
+    expected = conv(features_of(hood), hood)
+    with torch.no_grad():
+        assert torch.equal(conv(features_of(hood), hood), expected)
+
+
 def test_one_function_one_channel():
     hood = two_clouds(dtype=torch.float32)
     conv, one = PointConvolution(1, 1, basis.Gaussian(1), estimator.Average()), features_of(hood, 1)

@@ -4,8 +4,11 @@ from typing import Any
 
 import torch
 
+import pointvar as pv
 from pointvar.data import Sample
-from pointvar.train import Config, Data, load_config
+from pointvar.train import Config, Data, Prepared, load_config
+from pointvar.train.loader import TRAIN, BatchIndex, Preparation
+from pointvar.train.sources import transform_of
 
 TINY: dict[str, Any] = {
     "data": {
@@ -40,3 +43,23 @@ def room_data() -> Data:
         label[torch.randperm(450, generator=random)[:150]] = -1
         rooms.append(Sample(points, torch.ones(450, 1), label, f"room {number}"))
     return Data(rooms[:2], rooms[2:], ["floor", "wall", "nothing"], 1, "segmentation")
+
+
+def one_cloud(label: int, seed: int) -> Sample:
+    """64 points in a cube of side 2."""
+    random = torch.Generator().manual_seed(seed)
+    return Sample(torch.rand(64, 3, generator=random) * 2 - 1, torch.ones(64, 1), label)
+
+
+def small_classifier(classes: int = 3) -> pv.models.Classifier:
+    random = torch.Generator().manual_seed(0)
+    options = {"channels": [4, 4], "head": 4, "radii": [0.3, 0.6], "generator": random}
+    return pv.models.Classifier(1, classes, **options)
+
+
+def prepared(samples: list[Sample], network: Any, number: int = 0) -> Prepared:
+    """All samples as one batch."""
+    config = tiny().data
+    task = "segmentation" if isinstance(samples[0].label, torch.Tensor) else "classification"
+    preparation = Preparation(samples, network, transform_of(config, task, False), 0, TRAIN)
+    return preparation[BatchIndex(0, number, tuple(range(len(samples))))]

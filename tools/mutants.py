@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import argparse
 import ast
-import compileall
 import contextlib
 import difflib
 import functools
 import hashlib
-import importlib
+import importlib.util
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -33,7 +33,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -177,7 +176,7 @@ def mutants_of(file: str, count: int, rng: random.Random) -> list[Mutant]:
     for name, family, kind in operators():
         for occurrence, position in enumerate(_positions(tree, kind())):
             places.setdefault((family, position), []).append((name, kind, occurrence))
-    plain, found = _meaning(source), []
+    plain, found = _meaning(source), list[Mutant]()
     shuffled = sorted(places, key=lambda place: (place[1], place[0]))
     rng.shuffle(shuffled)
     for place in shuffled:
@@ -240,95 +239,66 @@ def sources(modules: list[str]) -> list[str]:
         if not all(f.is_file() for f in found):
             raise SystemExit(f"there is no {PACKAGE / module}")
         files += [str(f.relative_to(ROOT / PACKAGE)) for f in found if f.name != "__init__.py"]
-    return files
+    return list(dict.fromkeys(files))
 
 
 # Runs
 
 
-class Tree:
-    """A copy of the tree in which one mutant at a time is tried."""
+def copy_tree(folder: Path) -> None:
+    """A copy of the tree to change, with the compiled kernels of an editable install."""
+    ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "docs", "benchmarks")
+    shutil.copytree(ROOT, folder, ignore=ignored)
+    for kernels in Path(sysconfig.get_path("platlib"), PACKAGE.name).glob("_native*"):
+        shutil.copy(kernels, folder / PACKAGE)
+    (folder / "src/sitecustomize.py").write_text(FORGET_INSTALLED)  # for processes that tests start
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "docs", "benchmarks")
-        shutil.copytree(ROOT, folder, ignore=ignored)
-        installed = Path(sysconfig.get_path("platlib"), PACKAGE.name)
-        for kernels in installed.glob("_native*"):  # of an editable install
-            shutil.copy(kernels, folder / PACKAGE)
-        (folder / "src/sitecustomize.py").write_text(FORGET_INSTALLED)
-        compileall.compile_dir(folder / "src", quiet=2)
-        self.pid, self.begin, self.limit = 0, 0.0, 0.0
 
-    def start(self, tests: list[str], limit: float, file: str = "", source: str = "") -> None:
-        """Runs the tests in a fork, with ``source`` in the place of ``file``."""
-        if file:
-            path = self.folder / PACKAGE / file
-            self.original = path, path.read_text("utf8")
-            path.write_text(source, "utf8")
-            for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-                compiled.unlink()
-        self.begin, self.limit = time.monotonic(), limit
-        sys.stdout.flush()
-        self.pid = os.fork()
-        if not self.pid:
-            self._run(tests, bool(file))
-
-    def _run(self, tests: list[str], mutated: bool) -> None:
-        os.setsid()
-        os.chdir(self.folder)
-        log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        exec(FORGET_INSTALLED)
-        sys.path.insert(0, str(self.folder / "src"))
-        sys.dont_write_bytecode = mutated  # two mutants of one second would be taken for the same
-        os.environ |= {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        import pytest
-
-        code = 70
-        try:
-            preloaded = "ignore::pytest.PytestAssertRewriteWarning"
-            code = pytest.main(["-xq", "-p", "no:cacheprovider", "--tb=line", "-W", preloaded, *tests])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def finished(self) -> str | None:
-        """How the tests ended, if they have: passed, failed or timeout."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        late = not pid and time.monotonic() - self.begin > self.limit
-        if not pid and not late:
-            return None
-        self.kill()
-        if late:
-            os.waitpid(self.pid, 0)
-        if hasattr(self, "original"):
-            path, source = self.original
-            path.write_text(source, "utf8")
-        return "timeout" if late else "passed" if status == 0 else "failed"
-
-    def kill(self) -> None:
-        """Also what the tests have left behind."""
+def run(folder: Path, tests: list[str], limit: float, mutated: bool) -> tuple[str, str]:
+    """Runs tests in a fork: survived, killed or timeout; and the first test that failed."""
+    sys.stdout.flush()
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(folder, tests, mutated))
+    process.start()
+    try:
+        process.join(limit)
+    finally:
+        outcome = {None: "timeout", 0: "survived"}.get(process.exitcode, "killed")
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def failure(self) -> str:
-        """The first test that failed."""
-        lines = (self.folder / "log.txt").read_text("utf8", "replace").splitlines()
-        failed = [x.split(" ")[1] for x in lines if x.startswith(("FAILED ", "ERROR "))]
-        return failed[0] if failed else "\n".join(lines[-15:])
-
-    def wait(self) -> str:
-        while (outcome := self.finished()) is None:
-            time.sleep(0.02)
-        return outcome
+            os.killpg(process.pid or 0, signal.SIGKILL)  # also what the tests have left behind
+        process.join()
+    lines = (folder / "log.txt").read_text("utf8", "replace").splitlines()
+    failed = [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return outcome, failed[0] if failed else "\n".join(lines[-15:])
 
 
-def _tests_of(file: str, config: dict[str, Any]) -> list[str]:
+def _test(folder: Path, tests: list[str], mutated: bool) -> None:
+    os.setsid()
+    os.chdir(folder)
+    log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    exec(FORGET_INSTALLED)
+    source = str(folder / "src")
+    sys.path.insert(0, source)
+    sys.dont_write_bytecode = mutated  # two mutants of one second would be taken for the same
+    os.environ |= {"PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
+    found = importlib.util.find_spec(PACKAGE.name)
+    if found is None or not str(found.origin).startswith(source):
+        print(f"tests would import {found and found.origin}, which is not the copy")
+        os._exit(70)
+    import pytest
+
+    preloaded = "ignore::pytest.PytestAssertRewriteWarning"
+    code = 70
+    try:
+        code = pytest.main(["-xq", "-p", "no:cacheprovider", "--tb=line", "-W", preloaded, *tests])
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def tests_of(file: str, config: dict[str, Any]) -> list[str]:
     fitting = [module for module in config["tests"] if file == module or file.startswith(f"{module}/")]
     if not fitting:
         raise SystemExit(f"{CONFIG.name} says no tests for {file}")
@@ -337,29 +307,54 @@ def _tests_of(file: str, config: dict[str, Any]) -> list[str]:
 
 def _tests_digest(tests: list[str]) -> str:
     """Of the tests, and of what they share."""
-    paths = [ROOT / test for test in tests if not test.startswith("-")] + sorted(
-        (ROOT / "tests").glob("[!t]*.py")
-    )
+    paths = [ROOT / test for test in tests if not test.startswith("-")]
+    paths += sorted((ROOT / "tests").glob("[!t]*.py"))
     files = [f for path in paths for f in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     return _digest(*(f.read_text("utf8") for f in files))
 
 
-def reason(mutant: Mutant, config: dict[str, Any]) -> str | None:
+def reason(record: dict[str, Any], config: dict[str, Any]) -> str | None:
     """Why a mutant may live, if it may."""
-    for entry in config.get("left") or ():
-        fits = mutant.file == entry["file"] and entry["code"] in mutant.change
-        if fits and entry.get("operator", "") in mutant.operator:
+    for entry in config["left"]:
+        fits = record["file"] == entry["file"] and entry["code"] in record["change"]
+        if fits and entry.get("operator", "") in record["operator"]:
             return entry["reason"]
     return None
+
+
+def try_all(work: list[Mutant], config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The results of mutants, as they come."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for module in PRELOADED if work else ():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    limits: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="mutants") as temporary:
+        folder = Path(temporary, "tree")
+        copy_tree(folder)
+        for mutant in work:
+            tests, path = tests_of(mutant.file, config), folder / PACKAGE / mutant.file
+            if str(tests) not in limits:
+                begin = time.monotonic()
+                outcome, failure = run(folder, tests, 3600, mutated=False)
+                if outcome != "survived":
+                    raise SystemExit(f"the tests fail without any mutant: {failure}")
+                limits[str(tests)] = 30 + 4 * (time.monotonic() - begin)
+            original = path.read_text("utf8")
+            path.write_text(mutant.code(), "utf8")
+            Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+            outcome, failure = run(folder, tests, limits[str(tests)], mutated=True)
+            path.write_text(original, "utf8")
+            by = failure if outcome == "killed" else ""
+            yield {**asdict(mutant), "outcome": outcome, "by": by, "tests": _tests_digest(tests)}
 
 
 def main() -> None:
     config = yaml.safe_load(CONFIG.read_text("utf8"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("modules", nargs="*", help="files and folders of the package (those in mutants.yaml)")
-    parser.add_argument("--sample", type=int, default=25, help="mutants per file, 0 for all (25)")
+    parser.add_argument("--sample", type=int, default=12, help="mutants per file, 0 for all (12)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
-    parser.add_argument("--jobs", type=int, default=1, choices=(1, 2), help="processes (1)")
     parser.add_argument("--output", type=Path, default=ROOT / "build/mutants.jsonl", help="results, by line")
     options = parser.parse_args()
 
@@ -367,94 +362,43 @@ def main() -> None:
     output: Path = options.output
     output.parent.mkdir(parents=True, exist_ok=True)
     output.touch()
-    known = {
-        (r["file"], r["source"], r["operator"], r["occurrence"]): r
-        for r in map(json.loads, output.read_text("utf8").splitlines())
-    }
+    earlier = map(json.loads, output.read_text("utf8").splitlines())
+    known = {(r["file"], r["source"], r["operator"], r["occurrence"]): r for r in earlier}
     results: list[dict[str, Any]] = []
-    work: list[tuple[Mutant, list[str], str]] = []
+    work: list[Mutant] = []
     for file in sources(options.modules or list(config["tests"])):
-        mutants = mutants_of(file, options.sample, random.Random(f"{options.seed} {file}"))
-        tests = _tests_of(file, config)
-        digest = _tests_digest(tests)
-        for mutant in mutants:
+        digest = _tests_digest(tests_of(file, config))
+        for mutant in mutants_of(file, options.sample, random.Random(f"{options.seed} {file}")):
             record = known.get((mutant.file, mutant.source, mutant.operator, mutant.occurrence))
-            if record and (record["outcome"] in ("killed", "timeout") or record["tests"] == digest):
+            if record and (record["outcome"] != "survived" or record["tests"] == digest):
                 results.append(record)
-            elif reason(mutant, config) is None:
-                work.append((mutant, tests, digest))
+            elif reason(asdict(mutant), config) is None:
+                work.append(mutant)
             else:
-                results.append({**asdict(mutant), "outcome": "left"})
+                results.append({**asdict(mutant), "outcome": "survived"})
     print(f"{len(work)} mutants to try, {len(results)} known already", flush=True)
-    with tempfile.TemporaryDirectory(prefix="mutants") as folder:
-        for record in try_all(work, options.jobs, Path(folder)):
-            results.append(record)
-            with output.open("a", encoding="utf8") as file:
-                file.write(json.dumps(record) + "\n")
+    for number, record in enumerate(try_all(work, config), 1):
+        results.append(record)
+        with output.open("a", encoding="utf8") as lines:
+            lines.write(json.dumps(record) + "\n")
+        if record["outcome"] != "killed" or number % 10 == 0:
+            print(f"[{number}/{len(work)}] {_line(record)}", flush=True)
+    counts: dict[str, Counter[str]] = {}
     for record in results:
-        if record["outcome"] == "survived" and reason(_mutant(record), config) is not None:
-            record["outcome"] = "left"
-    counts = Counter(record["outcome"] for record in results)
-    print(f"{len(results)} mutants: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()))
+        if record["outcome"] == "survived" and reason(record, config) is not None:
+            record["outcome"] = "left with a reason"
+        counts.setdefault(record["file"], Counter())[record["outcome"]] += 1
+    for name, count in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
+        print(f"{name}: {count.total()} mutants, " + ", ".join(f"{n} {o}" for o, n in count.most_common()))
     news = [record for record in results if record["outcome"] == "survived"]
     for record in sorted(news, key=lambda r: (r["file"], r["line"])):
         print(_line(record))
     sys.exit(bool(news))
 
 
-def _mutant(record: dict[str, Any]) -> Mutant:
-    return Mutant(**{name: record[name] for name in Mutant.__dataclass_fields__})
-
-
 def _line(record: dict[str, Any]) -> str:
     place = f"{record['file']}:{record['line']}"
     return f"{record['outcome']}  {place}  {record['operator']}\n    {record['change']}"
-
-
-def try_all(work: list[tuple[Mutant, list[str], str]], jobs: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """The results of mutants, as they come."""
-    if not work:
-        return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for module in PRELOADED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    trees = [Tree(folder / str(i)) for i in range(jobs)]
-    limits: dict[tuple[str, ...], float] = {}
-    for tests in sorted({tuple(tests) for _, tests, _ in work}):
-        trees[0].start(list(tests), 3600)
-        if trees[0].wait() != "passed":
-            raise SystemExit(f"the tests fail without any mutant: {trees[0].failure()}")
-        limits[tests] = 30 + 4 * (time.monotonic() - trees[0].begin)
-    begin, waiting, counts = time.monotonic(), list(reversed(work)), Counter[str]()
-    running: dict[Tree, tuple[Mutant, str]] = {}
-    try:
-        while waiting or running:
-            for tree in trees:
-                if tree not in running and waiting:
-                    mutant, tests, digest = waiting.pop()
-                    tree.start(tests, limits[tuple(tests)], mutant.file, mutant.code())
-                    running[tree] = mutant, digest
-                if tree not in running or (outcome := tree.finished()) is None:
-                    continue
-                mutant, digest = running.pop(tree)
-                outcome = {"passed": "survived", "failed": "killed"}.get(outcome, outcome)
-                record = {**asdict(mutant), "outcome": outcome, "tests": digest}
-                record["by"] = tree.failure() if outcome == "killed" else ""
-                record["seconds"] = round(time.monotonic() - tree.begin, 1)
-                yield record
-                counts[outcome] += 1
-                done, left = counts.total(), len(waiting) + len(running)
-                if outcome != "killed":
-                    print(_line(record))
-                if outcome != "killed" or done % 10 == 0 or not left:
-                    minutes = (time.monotonic() - begin) / done * left / 60
-                    shown = ", ".join(f"{n} {name}" for name, n in counts.most_common())
-                    print(f"[{done}/{done + left}, {minutes:.0f} min left] {shown}", flush=True)
-            time.sleep(0.02)
-    finally:
-        for tree in running:
-            tree.kill()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import pointvar as pv
-from pointvar.layers import find_layers
+from pointvar.layers import devices_of, find_layers, restored
 
 
 def names(model, **options):
@@ -285,3 +285,30 @@ FANS = {
 @pytest.mark.parametrize(("module", "fans"), FANS.values(), ids=FANS)
 def test_fans(module, fans):
     assert find_layers(module)[0][0].fans() == fans
+    assert find_layers(module)[0][0].kind.second_moment is not None  # by a formula, not by a probe
+
+
+def test_a_shared_weight_belongs_to_the_first():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    layers, left = find_layers(model)
+    assert [layer.name for layer in layers] == ["0", "1"]
+    assert left == {"2": "shares its weight with 0"}
+
+
+def test_a_pass_that_fails_leaves_no_trace():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def fail():
+        nn.init.zeros_(model[0].weight)
+        model(noise(8, 4))
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"), restored(model):
+        fail()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_only_cuda_has_a_random_state_of_its_own():
+    assert devices_of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, device="meta"))) == []

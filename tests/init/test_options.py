@@ -160,6 +160,7 @@ def test_num_batches_takes_no_more_than_it_needs():
     assert (report.batches, taken) == (3, [0, 1, 2])
     taken.clear()
     assert pv.data_dependent_init(mlp(), batches(), num_batches=2).batches == len(taken) == 2
+    assert pv.variance_init(mlp(), batches(), num_batches=1).batches == 1
     for count in (0, -1):
         with pytest.raises(ValueError, match="num_batches must be at least 1"):
             pv.variance_init(mlp(), batches(), num_batches=count)

@@ -11,7 +11,7 @@ import lightning.pytorch as lightning
 import pytest
 import torch
 from torch import Tensor, nn
-from training_cases import tiny
+from training_cases import one_cloud, tiny
 
 from pointvar.data import Sample
 from pointvar.train import Data, fit
@@ -157,7 +157,7 @@ def plain_weights() -> dict[str, Tensor]:
 
 def test_weights_of_classes() -> None:
     """w_c = labels / (classes that occur * labels of c): three of a, one of b, none of c."""
-    samples = [cloud(label, seed) for seed, label in enumerate([0, 0, 0, 1])]
+    samples = [one_cloud(label, seed) for seed, label in enumerate([0, 0, 0, 1])]
     data = Data(samples, samples, ["a", "b", "c"], 1)
     config = tiny(PLAIN, {"data": {"batch_size": 2}, "optimizer": {"class_weights": True}})
     compare(config, data, cloud_loss, [4 / 6, 4 / 2, 0.0])
@@ -165,7 +165,7 @@ def test_weights_of_classes() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_segmentation_of_clouds_of_which_one_has_no_labels(weighted: bool) -> None:
-    first, second, third = (cloud(0, seed) for seed in range(3))
+    first, second, third = (one_cloud(0, seed) for seed in range(3))
     scenes = [
         Sample(first.points, first.features, torch.tensor([0] * 30 + [1] * 10 + [-1] * 24)),
         Sample(second.points, second.features, torch.tensor([-1] * 54 + [0] * 5 + [1] * 5)),
@@ -180,15 +180,10 @@ def test_segmentation_of_clouds_of_which_one_has_no_labels(weighted: bool) -> No
     compare(config, data, point_loss, [50 / 70, 50 / 30, 0.0] if weighted else [1.0] * 3)
 
 
-def cloud(label: int, seed: int) -> Sample:
-    random = torch.Generator().manual_seed(seed)
-    return Sample(torch.rand(64, 3, generator=random) * 2 - 1, torch.ones(64, 1), label)
-
-
 @pytest.mark.parametrize("mirror", [False, True])
 def test_mirrored_clouds_are_trained_on(mirror: bool) -> None:
     """Each of the four combinations of signs of the level axes, and the up axis (here y) never."""
-    samples = [cloud(0, seed) for seed in range(2)]
+    samples = [one_cloud(0, seed) for seed in range(2)]
     data = Data(samples, samples, ["a", "b"], 1)
     change = {"rotate": False, "scale": 0.0, "box": False, "up": "y", "mirror": mirror, "batch_size": 1}
     record = Recorder()

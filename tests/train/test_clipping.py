@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 import pointvar as pv
 from pointvar.train import AdaptiveClipping
+from pointvar.train.clipping import decayed
 
 
 def network() -> pv.models.Classifier:
@@ -49,13 +51,62 @@ def test_matches_loops_over_units(limit: float, generator: torch.Generator) -> N
     assert clipped > 10
 
 
-def test_zero_gradient_and_missing_gradient_stay() -> None:
+def test_zero_gradients_and_missing_ones_stay() -> None:
     model = network()
-    first, *others = model.parameters()
-    first.grad = torch.zeros_like(first)
+    first, second, third, *others = model.parameters()
+    second.grad, third.grad = torch.zeros_like(second), torch.ones_like(third)
     AdaptiveClipping(model, 0.1)()
-    assert torch.equal(first.grad, torch.zeros_like(first))
-    assert all(parameter.grad is None for parameter in others)
+    assert torch.equal(second.grad, torch.zeros_like(second))
+    assert (third.grad < 1).all()
+    assert all(parameter.grad is None for parameter in (first, *others))
+
+
+def test_what_is_not_trained_or_not_finite_is_left_alone() -> None:
+    model = network()
+    frozen, second, third, *_ = model.parameters()
+    frozen.requires_grad_(False)
+    frozen.grad, second.grad, third.grad = (torch.ones_like(p) for p in (frozen, second, third))
+    second.grad.flatten()[0] = torch.nan
+    AdaptiveClipping(model, 0.1)()
+    assert (frozen.grad == 1).all()
+    assert second.grad.isnan().any()
+    assert (third.grad < 1).all()
+
+
+class Scaled(nn.Module):
+    """A layer between parameters that are none of its own: a number and a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor, self.matrix = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.eye(2) * 2)
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x @ self.matrix * self.factor)
+
+
+def test_parameters_of_no_layer() -> None:
+    """A number is a unit, and so is each row of a matrix."""
+    model = Scaled()
+    model.factor.grad, model.matrix.grad = torch.tensor(-3.0), torch.tensor([[3.0, 4.0], [0.6, 0.8]])
+    AdaptiveClipping(model, 1.0)()
+    assert float(model.factor.grad) == -2.0
+    torch.testing.assert_close(model.matrix.grad, torch.tensor([[1.2, 1.6], [0.6, 0.8]]))
+
+
+def test_a_model_without_layers() -> None:
+    model = nn.ParameterList([nn.Parameter(torch.ones(2))])
+    model[0].grad = torch.ones(2)
+    AdaptiveClipping(model, 0.5)()
+    torch.testing.assert_close(model[0].grad, torch.full((2,), 0.5))
+
+
+def test_weight_decay_is_for_convolutions() -> None:
+    model = network()
+    names = {id(p): name for name, p in model.named_parameters()}
+    chosen = [names[id(p)] for p in decayed(model)]
+    assert chosen == [name for name in names.values() if name.endswith("convolution.weight")]
+    assert len(chosen) == 4
 
 
 def test_limit_must_be_positive() -> None:

@@ -2,8 +2,9 @@
 
 import re
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ def test_yaml_and_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config.to_yaml())
     assert load_config(path) == config
+    assert list(yaml.safe_load(path.read_text())) == [setting.name for setting in fields(Config)]
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "norm-free"])
@@ -57,6 +59,10 @@ def test_order_of_precedence(tmp_path: Path) -> None:
         ("rooms", ["--data.crops=0"], "data.crops must be positive, got 0"),
         ("rooms", ["--data.context=0.5"], r"data.context must not be less than data.radius.*0.5 and 1.0"),
         ("shapes", ["--data.scale=1"], "data.scale must be from 0 to below 1"),
+        ("shapes", ["--data.scale=-0.1"], "data.scale must be from 0 to below 1"),
+        ("shapes", ["--data.jitter=-0.1"], r"data.jitter not negative, got 0\.1 and -0\.1"),
+        ("shapes", ["--data.workers=-1"], "must not be negative, got 0 and -1"),
+        ("shapes", ["--model.estimator=Sum"], "come together"),
     ],
 )
 def test_errors(source: str, overrides: list[str], message: str) -> None:
@@ -64,23 +70,61 @@ def test_errors(source: str, overrides: list[str], message: str) -> None:
         load_config(source, overrides=overrides)
 
 
-SETTINGS = """
-data: name path variant scenes task columns train_size test_size num_points poisson normals box up rotate
-  scale mirror jitter radius context crops batch_size drop_last workers cache
-model: network method basis estimator num_basis channels head radii reach max_neighbors norm head_norm
-  unit_response orthonormal dropout head_dropout bias first_reach recompute
-init: method layers batches table target
-optimizer: rate milestones gamma momentum weight_decay clip_norm agc accumulate class_weights
+DEFAULTS = """
+data: {name: shapes, path: null, variant: null, scenes: null, task: classification, columns: [],
+  train_size: null, test_size: null, num_points: null, poisson: null, normals: false, box: true, up: z,
+  rotate: true, scale: 0.1, mirror: false, jitter: 0.0, radius: 2.0, context: 4.0, crops: null, batch_size: 8,
+  drop_last: false, workers: 0, cache: true}
+model: {network: classifier, method: MCConv, basis: null, estimator: null, num_basis: null, channels: null,
+  head: null, radii: null, reach: null, max_neighbors: 16, norm: none, head_norm: null, unit_response: false,
+  orthonormal: false, dropout: null, head_dropout: null, bias: null, first_reach: null, recompute: false}
+init: {method: direct, layers: convolutions, batches: 8, table: modelnet40, target: 1.0}
+optimizer: {rate: 0.005, milestones: [], gamma: 0.1, momentum: 0.9, weight_decay: 0.0001, clip_norm: null,
+  agc: null, accumulate: 1, class_weights: false}
+top: {epochs: 30, evaluate_every: 1, votes: 1, seed: 0, threads: null, bf16: false, output: null,
+  logger: tensorboard, checkpoint_steps: null, accelerator: auto, devices: 1, nodes: 1}
 """
-TOP = "epochs evaluate_every votes seed threads bf16 output checkpoint_steps accelerator devices nodes"
 
 
-def test_settings_keep_their_names() -> None:
-    """A config.yaml of an earlier version has them, and must still load."""
+def test_settings_keep_their_names_and_defaults() -> None:
+    """A config.yaml of an earlier version has the names, and means the defaults where it has none."""
     now = asdict(Config())
-    assert set(TOP.split()) <= set(now)
-    for section, names in yaml.safe_load(SETTINGS).items():
-        assert set(names.split()) <= set(now[section])
+    for section, values in yaml.safe_load(DEFAULTS).items():
+        found = now if section == "top" else now[section]
+        assert {name: found[name] for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        ("data", "train_size test_size num_points poisson radius crops batch_size"),
+        ("init", "batches"),
+        ("optimizer", "rate clip_norm agc accumulate"),
+        (None, "epochs evaluate_every votes threads checkpoint_steps"),
+    ],
+)
+def test_what_must_be_positive(section: str | None, names: str) -> None:
+    for name in names.split():
+        dotted = name if section is None else f"{section}.{name}"
+        with pytest.raises(ValueError, match=f"{dotted} must be positive, got 0"):
+            load_config({name: 0} if section is None else {section: {name: 0}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"scale": 0.0, "jitter": 0.0, "workers": 0}},
+        {"data": {"scale": 0.5, "jitter": 3.0, "workers": 2}},
+        {"data": {"radius": 0.5, "context": 0.5}},
+        {"model": {"basis": "Gaussian", "estimator": "Sum"}},
+        {"seed": 0},
+    ],
+    ids=str,
+)
+def test_at_the_edge_of_what_is_allowed(change: dict[str, Any]) -> None:
+    now = asdict(load_config(change))
+    for section, values in change.items():
+        assert values == ({k: now[section][k] for k in values} if isinstance(values, dict) else now[section])
 
 
 def test_every_setting_is_explained_by_a_sentence() -> None:

@@ -45,3 +45,26 @@ def test_predicted_but_never_there_counts_as_an_error() -> None:
     assert metrics.iou == {"a": 0.5, "b": 0.0, "c": None}
     assert metrics.mean_iou == 0.25
     assert metrics.mean_accuracy == 0.5
+
+
+def test_as_text() -> None:
+    text = str(Metrics.of(torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 0]]), ["floor", "a", "wall"]))
+    assert text.splitlines() == [
+        "accuracy: 0.5000",
+        "mean accuracy: 0.5000",
+        "mean iou: 0.2500",
+        "  floor  0.5000",
+        "  a      0.0000",
+        "  wall   -",
+    ]
+    assert str(Metrics.of(torch.zeros(0, 0), [])).splitlines()[0] == "accuracy: nan"
+
+
+def test_large_counts_are_not_rounded() -> None:
+    metrics = Metrics.of(torch.tensor([[2**26 - 1, 1], [0, 0]]), ["a", "b"])
+    assert metrics.iou["a"] == metrics.mean_accuracy == 1 - 2**-26
+
+
+def test_a_name_for_each_class() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        Metrics.of(torch.ones(2, 2), ["a"])

@@ -1,6 +1,8 @@
 """The callback in a user's own trainer, on a network that has nothing to do with points."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -8,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from training_cases import tiny
+from training_cases import one_cloud, prepared, small_classifier, tiny
 
-from pointvar.init import Table
-from pointvar.train import VarianceInit, fit
+from pointvar.convolution import PointConvolution
+from pointvar.init import INITS, Table
+from pointvar.train import InitConfig, VarianceInit, fit
 
 
 class Plain(lightning.LightningModule):
@@ -101,6 +104,62 @@ def test_in_fit_what_dropout_drops_while_measuring_depends_on_the_seed_alone() -
         assert result.init is not None
         measured.append([layer["second_moment"] for layer in result.init["layers"]])
     assert measured[0] == measured[1] != measured[2]
+
+
+def called(settings: InitConfig, batches: list[Any], model: nn.Module, **start: Any) -> list[dict[str, Any]]:
+    """What the named initialisation is called with at the start of a training."""
+    calls: list[dict[str, Any]] = []
+
+    def own(model, batches, generator, forward, layers, target, table, input_moment=None) -> str:
+        calls.append({**locals(), "drawn": float(torch.rand(())), "first": generator.initial_seed()})
+        return "what was done"
+
+    module = Plain()
+    module.model = model
+    state = {"ckpt_path": None, "global_step": 0, "train_dataloader": batches, **start}
+    callback = VarianceInit.from_settings(settings, seed=9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(INITS._entries, settings.method, own)
+        before = torch.random.get_rng_state()
+        callback.on_train_start(SimpleNamespace(**state), module)  # type: ignore[arg-type]
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert callback.report == ("what was done" if calls else None)
+    return calls
+
+
+def test_settings_reach_the_initialisation() -> None:
+    network = small_classifier()
+    batches = [prepared([one_cloud(0, number)], network) for number in range(4)]
+    batches[1] = replace(batches[1], features=batches[1].features * 3)
+    settings = InitConfig("transfer", batches=2, table="a file", target=4.0)
+    (call,) = called(settings, batches, network)
+    assert call["model"] is network
+    for batch, other in zip(call["batches"], batches[:2], strict=True):
+        assert torch.equal(batch.levels.input.points, other.levels.input.points)
+    assert (call["target"], call["table"], call["layers"]) == (4.0, "a file", PointConvolution)
+    assert call["input_moment"] == (1 + 9) / 2
+    torch.manual_seed(9)
+    assert (call["first"], call["drawn"]) == (9, float(torch.rand(())))
+    scores = call["forward"](network.eval(), batches[0])
+    assert torch.equal(scores, network(batches[0].features, batches[0].levels))
+    (call,) = called(InitConfig(layers="all"), batches, network)
+    assert (call["layers"], len(call["batches"])) == (None, 4)
+    (call,) = called(settings, [replace(batches[0], features=torch.full((64, 1), 1e20))], network)
+    assert call["input_moment"] == pytest.approx(1e40)  # more than float32 holds
+    (call,) = called(settings, [[torch.ones(2, 64)], batches[0]], network)
+    assert call["input_moment"] is None  # only of batches whose features are known
+
+
+@pytest.mark.parametrize("start", [{"ckpt_path": "last.ckpt"}, {"global_step": 1}])
+def test_nothing_is_drawn_in_a_run_that_goes_on(start: dict[str, Any]) -> None:
+    assert called(InitConfig(), [[torch.ones(2, 64)]], small_classifier(), **start) == []
+
+
+def test_the_defaults_are_those_of_the_settings() -> None:
+    own, run = VarianceInit(), VarianceInit.from_settings(InitConfig(), seed=0)
+    assert (own.batches, own.seed, own.method) == (run.batches, run.seed, run.method)
+    assert [own.options[name] for name in ("target", "table")] == [1.0, "modelnet40"]
+    assert (own.options["forward"], own.options["layers"], own.part) == (None, None, "")
 
 
 def test_wrong_arguments() -> None:

@@ -1,0 +1,168 @@
+"""The Lightning modules one call at a time: what they count, refuse, optimise and give back."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training_cases import one_cloud, prepared, small_classifier
+
+from pointvar.train import ClassificationModule, DivergedError, OptimizerConfig, SegmentationModule
+
+
+class Given(nn.Module):
+    """Gives back two features, or what dropout leaves of them."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.same = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(self.same.weight)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, levels: Any) -> Tensor:
+        return self.dropout(self.same(features))
+
+
+def batch(scores: Any, labels: list[int], seed: int = 0) -> Any:
+    return SimpleNamespace(
+        features=torch.tensor(scores, requires_grad=True), levels=None, labels=torch.tensor(labels), seed=seed
+    )
+
+
+def module(model: nn.Module | None = None, **settings: Any) -> ClassificationModule:
+    """As in a trainer that has come to the third epoch, on the second of two ranks."""
+    made = ClassificationModule(model or Given(), ["a", "b"], OptimizerConfig(**settings))
+    strategy = SimpleNamespace(
+        reduce_boolean_decision=lambda bad, all: bad if not all else None,
+        reduce=lambda totals, reduce_op: totals.mul_({"mean": 0.5}[reduce_op]),
+    )
+    made._trainer = SimpleNamespace(strategy=strategy, current_epoch=2, global_step=7)  # type: ignore[assignment]
+    return made
+
+
+ONE = batch([[2.0, 0.0], [0.0, 2.0], [5.0, 0.0]], [0, 0, -1])
+TWO = batch([[0.0, 0.0], [0.0, 1.0]], [-1, 1])
+
+
+def test_totals_of_an_epoch() -> None:
+    """Loss times labels, labels that were predicted, labels; a label of -1 is none."""
+    model = module()
+    losses = [model.training_step(each, 0).item() for each in (ONE, TWO)]
+    expected = torch.tensor([2 * losses[0] + losses[1], 2, 3], dtype=torch.float64)
+    torch.testing.assert_close(model.totals, expected)
+    assert losses[1] == pytest.approx(-torch.tensor([0.0, 1.0]).log_softmax(0)[1].item())
+    torch.testing.assert_close(model.epoch_totals(), expected / 2)
+    torch.testing.assert_close(model.totals, expected)  # it was a copy that was reduced
+    checkpoint: dict[str, Any] = {}
+    model.on_save_checkpoint(checkpoint)
+    other = module()
+    other.on_load_checkpoint(checkpoint)
+    torch.testing.assert_close(other.totals, expected / 2)
+    model.on_train_epoch_start()
+    assert model.totals.tolist() == [0, 0, 0]
+
+
+def test_the_loss_has_a_gradient_and_the_totals_have_none() -> None:
+    model = module()
+    model.training_step(ONE, 0).backward()
+    assert ONE.features.grad is not None
+    assert not model.totals.requires_grad
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_divergence(number: float) -> None:
+    with pytest.raises(
+        DivergedError, match=r"the loss is nan in epoch 3, step 7: the input features are not"
+    ):
+        module().training_step(batch([[number, 0.0]], [0]), 0)
+
+
+def test_another_process_has_diverged() -> None:
+    """All stop, or none."""
+    model = module()
+    model.trainer.strategy.reduce_boolean_decision = lambda bad, all: True  # type: ignore[method-assign, assignment]
+    with pytest.raises(DivergedError, match=r"the loss is 0\.126.*: all outputs are finite"):
+        model.training_step(batch([[2.0, 0.0]], [0]), 0)
+
+
+def test_dropout_depends_on_the_batch() -> None:
+    model = module(Given(0.5))
+    wide = [[float(n), -float(n)] for n in range(1, 40)]
+    losses = []
+    for seed in (1, 2, 1):
+        losses.append(model.training_step(batch(wide, [0] * 39, seed), 0).item())
+        torch.rand(3)
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_metrics_of_an_evaluation() -> None:
+    model = module()
+    for _ in range(2):  # the second starts from nothing
+        for each in (ONE, TWO):
+            model.validation_step(each, 0)
+        model.on_validation_epoch_end()
+        assert model.metrics is not None
+        assert (model.metrics.count, model.metrics.accuracy) == (3, pytest.approx(2 / 3))
+        assert model.metrics.iou == {"a": 0.5, "b": 0.5}
+
+
+def test_optimizer_and_rates() -> None:
+    network = small_classifier()
+    frozen = network.head[1].linear  # type: ignore[union-attr]
+    frozen.weight.requires_grad_(False)
+    settings = {"rate": 0.5, "momentum": 0.25, "weight_decay": 0.125, "milestones": [1, 3], "gamma": 0.5}
+    parts = module(network, **settings).configure_optimizers()
+    optimizer, schedule = parts["optimizer"], parts["lr_scheduler"]
+    names = {id(p): name for name, p in network.named_parameters()}
+    found = {g["weight_decay"]: [names[id(p)] for p in g["params"]] for g in optimizer.param_groups}
+    convolutions = [name for name in names.values() if name.endswith("convolution.weight")]
+    others = [name for name in names.values() if name not in convolutions and name != "head.1.linear.weight"]
+    assert found == {0.125: convolutions, 0.0: others}
+    assert {g["momentum"] for g in optimizer.param_groups} == {0.25}
+    rates = []
+    for _ in range(4):
+        rates.append({g["lr"] for g in optimizer.param_groups})
+        optimizer.step()
+        schedule.step()
+    assert rates == [{0.5}, {0.25}, {0.25}, {0.125}]
+
+
+def test_a_network_without_convolutions() -> None:
+    groups = module(nn.Linear(2, 2), weight_decay=0.5).configure_optimizers()["optimizer"].param_groups
+    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(2, 0.0)]
+
+
+def test_default_settings() -> None:
+    assert ClassificationModule(Given(), ["a"]).settings == OptimizerConfig()
+
+
+def test_batches_move_to_the_device_if_they_are_elsewhere() -> None:
+    model, given = module(), prepared([one_cloud(0, 0)], small_classifier())
+    assert model.transfer_batch_to_device(given, torch.device("cpu"), 0) is given
+    assert model.transfer_batch_to_device(given, torch.device("meta"), 0).labels.device.type == "meta"
+
+
+def test_losses_are_in_float32_and_no_label_costs_nothing() -> None:
+    queries = SimpleNamespace(num_clouds=2, batch=torch.tensor([0, 0, 1]))
+    scores = torch.tensor([[8.0, 0.0], [1.0, 0.0], [0.0, 3.0]], dtype=torch.bfloat16, requires_grad=True)
+    clouds, points = (kind(Given(), ["a", "b"]) for kind in (ClassificationModule, SegmentationModule))
+    given = SimpleNamespace(labels=torch.tensor([0, -1, 0]), levels=SimpleNamespace(queries=queries))
+    exact = -scores.detach().double().log_softmax(1)[:, 0]
+    for kind in (clouds, points):
+        loss = kind.loss(scores, given)  # type: ignore[arg-type]
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(float(exact[0] + exact[2]) / 2)
+    given.labels = torch.full((3,), -1)
+    loss = points.loss(scores, given)  # type: ignore[arg-type]
+    loss.backward()
+    assert loss.item() == 0
+    assert scores.grad is not None
+    assert not scores.grad.any()
+
+
+def test_weights_of_classes_are_no_part_of_a_checkpoint() -> None:
+    model = ClassificationModule(Given(), ["a", "b"], None, torch.tensor([1.0, 3.0]))
+    assert not any("weights" in name for name in model.state_dict())
+    assert float(model.loss(ONE.features.detach(), ONE)) > 0
+    assert model.class_weights.tolist() == [1.0, 3.0]  # type: ignore[union-attr, operator]
