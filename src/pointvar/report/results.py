@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pointvar.data.formats import optional
+from pointvar.limits import check_yaml, parse_json
 from pointvar.progress import span
 from pointvar.report.page import Report
 from pointvar.report.tables import is_number
@@ -243,7 +244,11 @@ def _read_lines(path: Path, text: str) -> list[Any]:
 
 def _parsed(where: str, text: str, kind: type = object, language: str = "JSON") -> Any:
     try:
-        content = json.loads(text) if language == "JSON" else optional("yaml", "report").safe_load(text)
+        if language == "JSON":
+            content = parse_json(text)
+        else:
+            check_yaml(text)
+            content = optional("yaml", "report").safe_load(text)
     except ImportError:
         raise
     except Exception as error:  # YAML's errors are of its own kind

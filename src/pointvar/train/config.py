@@ -14,6 +14,7 @@ import yaml
 
 from pointvar.data.names import DATASETS
 from pointvar.init.names import INITS
+from pointvar.limits import check_yaml
 from pointvar.models.names import NETWORKS
 from pointvar.nn.names import NORMS
 from pointvar.recipes import RECIPES as RECIPES
@@ -258,9 +259,9 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
         if overrides or settings is None:
             where = ""
             settings = parser.parse_args(list(overrides), settings)
-    except ArgumentError as error:
+        return Config(**vars(parser.instantiate(settings)))
+    except (ArgumentError, ValueError, TypeError) as error:  # TypeError: a value in the place of a section
         raise ValueError(where + " ".join(str(error).split())) from error
-    return Config(**vars(parser.instantiate(settings)))
 
 
 def _given(source: str | Path | Mapping[str, Any]) -> Any:
@@ -270,7 +271,8 @@ def _given(source: str | Path | Mapping[str, Any]) -> Any:
     if str(source) in RECIPES:
         return RECIPES[str(source)]
     if not Path(source).is_file():
-        raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
+        raise ValueError(f"neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
+    check_yaml(Path(source).read_text("utf8"))
     return _parser().parse_path(str(source), defaults=False)
 
 
