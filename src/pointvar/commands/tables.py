@@ -94,6 +94,7 @@ def surface_batch(
 
     from pointvar import Hierarchy, PointCloud
     from pointvar.data import Shapes
+    from pointvar.data.formats import read_arrays
 
     if modelnet is None:
         shapes = Shapes(count, normals=True)
@@ -104,10 +105,13 @@ def surface_batch(
             raise ValueError(
                 f"ModelNet40 is not there: {modelnet}; give the folder of {modelnet.name} by --data"
             )
-        with np.load(modelnet) as arrays:
-            order = np.random.default_rng(0).permutation(len(arrays["train_label"]))[:count]
-            points = torch.from_numpy(arrays["train_points"][order].astype(np.float32))
-            normals = torch.from_numpy(arrays["train_normals_i8"][order].astype(np.float32) / 127)
+        names = ("train_points", "train_normals_i8")
+        arrays = read_arrays(modelnet, names)
+        if missing := [name for name in names if name not in arrays]:
+            raise ValueError(f"{modelnet} has no array {', '.join(missing)}")
+        order = np.random.default_rng(0).permutation(len(arrays["train_points"]))[:count]
+        points = torch.from_numpy(arrays["train_points"][order].astype(np.float32))
+        normals = torch.from_numpy(arrays["train_normals_i8"][order].astype(np.float32) / 127)
         pairs = list(zip(points, normals, strict=True))
     cloud = PointCloud.from_list([points for points, _ in pairs])
     levels = Hierarchy(cloud, [radius], reach, max_neighbors, torch.Generator().manual_seed(seed))

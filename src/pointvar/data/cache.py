@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pointvar.atomic import write_atomically
-from pointvar.data.formats import Arrays, read_numpy
+from pointvar.data.formats import Arrays, read_arrays
 
 VERSION = 1  # to be raised when the meaning of what is kept changes
 HOUR = 3600.0
@@ -41,7 +41,7 @@ class Cache:
         """The arrays that ``make()`` gives for this source and these parameters, from the folder if there."""
         entry = self.entry(source, parameters)
         with suppress(Exception):  # absent, or damaged: what is kept here can always be made again
-            return read_numpy(entry)
+            return read_arrays(entry)
         arrays = make()
         content = io.BytesIO()
         np.savez(content, **arrays)  # type: ignore[arg-type]  # names are free

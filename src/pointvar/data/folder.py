@@ -128,18 +128,22 @@ class Folder(PointData):
         points, there = arrays["points"], ", ".join(arrays)
         if missing := [name for name in self.features if name not in arrays]:
             raise BadFileError(f"{path}: no column {', '.join(missing)}; there are {there}")
-        columns = [np.asarray(arrays[name], np.float32).reshape(len(points), -1) for name in self.features]
+        for name in self.features:
+            if arrays[name].dtype.kind not in "fiub" or arrays[name].shape[:1] != (len(points),):
+                given = f"{arrays[name].dtype} {list(arrays[name].shape)}"
+                raise BadFileError(f"{path}: {name} must be numbers for {len(points)} points, got {given}")
+        columns = [
+            _float32(arrays[name], path, "features").reshape(len(points), -1) for name in self.features
+        ]
         features = np.concatenate(columns or [np.ones((len(points), 1), np.float32)], 1)
-        if not np.isfinite(features).all():
-            raise BadFileError(f"{path}: features hold NaN or infinity")
         if self.task == "classification":
-            return {"features": features, "points": points.astype(np.float32)}
+            return {"features": features, "points": _float32(points, path, "points")}
         labels = arrays.get(self.label)
         if labels is None or labels.size != len(points):
             raise BadFileError(f"{path}: no label per point named {self.label!r}; there are {there}")
-        if not (labels == np.round(labels)).all():
+        if labels.dtype.kind not in "fiub" or not _whole(labels.astype(np.float64)).all():
             raise BadFileError(f"{path}: the labels in {self.label!r} are not whole numbers")
-        moved = (points - np.floor(points.min(0))).astype(np.float32)
+        moved = _float32(points - np.floor(points.min(0)), path, "points")
         kept = {"features": features, "points": moved, "label": labels.reshape(-1).astype(np.int64)}
         if arrays.get("classes", labels).dtype.kind == "U":
             kept["classes"] = arrays["classes"]
@@ -157,6 +161,18 @@ class Folder(PointData):
         found = {value for path, _ in self.files for value in np.unique(self._arrays(path)["label"]).tolist()}
         values = sorted(found - {-1})
         return [str(value) for value in values], {value: index for index, value in enumerate(values)}
+
+
+def _whole(values: Array) -> Array:
+    return (values == np.round(values)) & (np.abs(values) < 2.0**53)
+
+
+def _float32(array: Array, path: Path, what: str) -> Array:
+    with np.errstate(over="ignore"):
+        result = np.asarray(array, np.float32)
+    if not np.isfinite(result).all():
+        raise BadFileError(f"{path}: {what} hold NaN or infinity, or numbers that float32 does not have")
+    return result
 
 
 def from_settings(settings: Any, split: str) -> Folder:

@@ -2,35 +2,47 @@
 
 `read_points` gives ``points`` ``[N, 3]`` and, where the file has them, ``normals`` ``[N, 3]``, ``colors``
 ``[N, 3]`` in 0..1, ``faces`` ``[F, 3]``, ``label`` ``[N]`` and any other column under its own name.
+
+Files may come from anywhere. Nothing in them is executed, no other file is opened for them, and what they
+declare is checked against their size before memory is taken for it (`pointvar.limits`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pointvar.data.containers import Array as Array
+from pointvar.data.containers import Arrays as Arrays
+from pointvar.data.containers import read_hdf5, read_npy, read_npz
+from pointvar.data.lidar import read_las
 from pointvar.data.mesh import Mesh, sample_surface
-
-Array = NDArray[Any]
-Arrays = dict[str, Array]
+from pointvar.limits import BadFileError as BadFileError
+from pointvar.limits import check_size
 
 POINTS = ("points", "xyz", "pos", "position", "positions", "coord", "coords", "data", "vertices")
 LABELS = ("label", "labels", "class", "classification", "category", "semantic", "segment")
+PLY_BYTES = {
+    **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
+    **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
+    **dict.fromkeys(("int", "uint", "float", "int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("double", "float64"), 8),
+}
 TRIPLES = {
     "points": [("x", "y", "z")],
     "normals": [("nx", "ny", "nz"), ("normal_x", "normal_y", "normal_z")],
     "colors": [("red", "green", "blue"), ("r", "g", "b")],
 }
-
-
-class BadFileError(ValueError):
-    """A file that cannot be used; the message begins with its name."""
 
 
 def read_points(path: Path | str, columns: Sequence[str] | None = None) -> Arrays:
@@ -50,15 +62,8 @@ def read_points(path: Path | str, columns: Sequence[str] | None = None) -> Array
         raise BadFileError(f"{path}: unknown format {path.suffix!r}; known are {', '.join(FORMATS)}")
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
-    if not path.stat().st_size:
-        raise BadFileError(f"{path}: the file is empty")
-    try:
+    with _named(path, path.suffix[1:]):
         return _checked(_gathered(reader(path, columns)))
-    except (ImportError, MemoryError, PermissionError):
-        raise
-    except Exception as error:  # readers raise whatever they like on a broken file
-        reason = str(error) or type(error).__name__
-        raise BadFileError(f"{path}: cannot be read as {path.suffix[1:]}: {reason}") from error
 
 
 def write_ply(path: Path | str, points: ArrayLike, **columns: ArrayLike) -> None:
@@ -105,17 +110,46 @@ def sampled(arrays: Arrays, num_points: int, path: Path) -> Arrays:
 
 def read_clouds(path: Path) -> tuple[Array, Array]:
     """Many clouds of as many points from one h5 file: ``data`` ``[M, N, 3]`` and ``label`` ``[M]``."""
-    h5py = optional("h5py", "data")
-    try:
-        with h5py.File(path, "r") as content:
-            points, labels = content["data"][()], content["label"][()].reshape(-1)
-    except Exception as error:
-        raise BadFileError(f"{path}: cannot be read as h5 with data and label: {error}") from error
+    names = ("data", "label")
+    with _named(path, "h5 with data and label"):
+        arrays = read_hdf5(path, optional("h5py", "data"), lambda _: names)
+        return check_clouds(*(arrays[name] for name in names))
+
+
+def check_clouds(points: Array, labels: Array) -> tuple[Array, Array]:
+    """Clouds ``[M, N, 3]`` and their labels ``[M]``, or a ValueError if they do not fit."""
+    labels = labels.reshape(-1)
     if points.ndim != 3 or points.shape[2] != 3 or not points.size or len(points) != len(labels):
-        raise BadFileError(f"{path}: data {list(points.shape)} and label {list(labels.shape)} do not fit")
+        raise ValueError(f"data {list(points.shape)} and label {list(labels.shape)} do not fit")
+    if points.dtype.kind not in "fiu" or labels.dtype.kind not in "iu" or labels.min() < 0:
+        raise ValueError(f"points must be numbers ({points.dtype}) and labels count from 0 ({labels.dtype})")
     if not np.isfinite(points).all():
-        raise BadFileError(f"{path}: data holds NaN or infinity")
+        raise ValueError("data holds NaN or infinity")
     return points, labels.astype(np.int64)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that are not empty."""
+    with _named(path, "text"):
+        return [line.strip() for line in path.read_text("utf8").splitlines() if line.strip()]
+
+
+@contextmanager
+def _named(path: Path, kind: str) -> Iterator[None]:
+    """Whatever goes wrong in a broken file is a BadFileError that names it."""
+    if not path.stat().st_size:
+        raise BadFileError(f"{path}: the file is empty")
+    try:
+        with warnings.catch_warnings():  # of values that make no sense
+            warnings.simplefilter("ignore")
+            yield
+    except (ImportError, MemoryError, PermissionError):
+        raise
+    except BaseException as error:  # readers raise whatever they like; a panic in Rust is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = str(error)[:500] or type(error).__name__
+        raise BadFileError(f"{path}: cannot be read as {kind}: {reason}") from error
 
 
 def optional(module: str, extra: str) -> Any:
@@ -126,14 +160,10 @@ def optional(module: str, extra: str) -> Any:
         raise ImportError(f"this needs {module}: pip install 'pointvar[{extra}]'") from error
 
 
-def read_numpy(path: Path, columns: Sequence[str] | None = None) -> Arrays:
-    """The arrays of an ``npz`` or ``npy`` file, in which no pickle is opened."""
-    with path.open("rb") as file:
-        content = np.load(file, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            return _by_column(content, columns)
-        with content:
-            return dict(content)
+def read_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
+    """The arrays of an ``npz`` file that are named, or all."""
+    with _named(path, "npz"):
+        return read_npz(path, names)
 
 
 # One reader per format; columns name those of a file that does not
@@ -141,6 +171,7 @@ def read_numpy(path: Path, columns: Sequence[str] | None = None) -> Arrays:
 
 def _read_ply(path: Path, columns: Sequence[str] | None) -> Arrays:
     plyfile = optional("plyfile", "data")
+    _check_ply(path)
     try:  # lists that are known to hold three are read in one go
         triangles = {"face": {"vertex_indices": 3, "vertex_index": 3}}
         content = plyfile.PlyData.read(str(path), known_list_len=triangles)
@@ -149,7 +180,7 @@ def _read_ply(path: Path, columns: Sequence[str] | None) -> Arrays:
     vertex = content["vertex"]
     # Copies: the file is mapped into memory, and may be written again while these are in use.
     arrays = {item.name: np.array(vertex[item.name]) for item in vertex.properties}
-    if "face" in content and len(content["face"]):
+    if "face" in content and len(content["face"]) and content["face"].properties:
         lists = content["face"].data[content["face"].properties[0].name]
         arrays["faces"] = np.array(lists, np.int64) if lists.ndim == 2 else _triangles(lists)
     return arrays
@@ -158,12 +189,14 @@ def _read_ply(path: Path, columns: Sequence[str] | None) -> Arrays:
 def _read_off(path: Path, columns: Sequence[str] | None) -> Arrays:
     """Own, for trimesh takes a file that ends too early for one with fewer faces."""
     lines = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
-    first, *lines = [line for line in lines if line]
+    first, *lines = [line for line in lines if line] or [""]
     if not first.startswith("OFF"):
         raise ValueError(f"an OFF file begins with OFF, this one with {first[:20]!r}")
     if first != "OFF":  # many files of ModelNet lack the line break
         lines = [first[3:], *lines]
     corners, count = (int(number) for number in lines[0].split()[:2])
+    if corners < 0 or count < 0:
+        raise ValueError(f"the numbers of corners and faces must not be negative, got {corners} and {count}")
     if len(lines) < 1 + corners + count:
         raise ValueError(
             f"expected {corners} corners and {count} faces, the file ends after {len(lines) - 1}"
@@ -177,7 +210,10 @@ def _read_off(path: Path, columns: Sequence[str] | None) -> Arrays:
 
 
 def _read_mesh(path: Path, columns: Sequence[str] | None) -> Arrays:
-    mesh = optional("trimesh", "data").load(str(path), process=False, force="mesh")
+    # From memory, so that no materials or textures are looked for in other files.
+    content, kind = BytesIO(path.read_bytes()), path.suffix[1:].lower()
+    options = {"skip_materials": True} if kind == "obj" else {}
+    mesh = optional("trimesh", "data").load(content, kind, process=False, force="mesh", **options)
     return {"points": np.asarray(mesh.vertices)} | (
         {"faces": np.asarray(mesh.faces, np.int64)} if len(mesh.faces) else {}
     )
@@ -196,17 +232,25 @@ def _read_text(path: Path, columns: Sequence[str] | None) -> Arrays:
 
 
 def _read_h5(path: Path, columns: Sequence[str] | None) -> Arrays:
-    h5py = optional("h5py", "data")
-    with h5py.File(path, "r") as content:
-        return {name: item[()] for name, item in content.items() if isinstance(item, h5py.Dataset)}
+    def chosen(shapes: dict[str, tuple[int, ...]]) -> list[str]:
+        """Points, what has as many rows as they, and faces; nothing else is read."""
+        lengths = {name.lower(): shape[0] for name, shape in shapes.items() if shape}
+        count = next((lengths[name] for name in (*POINTS, "x") if name in lengths), None)
+        if count is None:
+            raise ValueError(f"no coordinates; found {', '.join(shapes) or 'nothing'}")
+        return [name for name in shapes if name.lower() == "faces" or shapes[name][:1] == (count,)]
+
+    return read_hdf5(path, optional("h5py", "data"), chosen)
+
+
+def _read_numpy(path: Path, columns: Sequence[str] | None) -> Arrays:
+    with path.open("rb") as file:
+        single = file.read(6) == b"\x93NUMPY"
+    return _by_column(read_npy(path), columns) if single else read_npz(path)
 
 
 def _read_las(path: Path, columns: Sequence[str] | None) -> Arrays:
-    cloud = optional("laspy", "lidar").read(str(path))
-    if len(cloud.x) != cloud.header.point_count:
-        raise ValueError(f"expected {cloud.header.point_count} points, the file has {len(cloud.x)}")
-    names = [name for name in cloud.point_format.dimension_names if name not in ("X", "Y", "Z")]  # unscaled
-    return {name: np.asarray(cloud[name]) for name in names} | {"points": np.asarray(cloud.xyz)}
+    return read_las(path, optional("laspy", "lidar"))
 
 
 FORMATS: dict[str, Callable[[Path, Sequence[str] | None], Arrays]] = {
@@ -214,13 +258,31 @@ FORMATS: dict[str, Callable[[Path, Sequence[str] | None], Arrays]] = {
     ".off": _read_off,
     **dict.fromkeys((".obj", ".stl"), _read_mesh),
     **dict.fromkeys((".xyz", ".txt", ".csv"), _read_text),
-    **dict.fromkeys((".npy", ".npz"), read_numpy),
+    **dict.fromkeys((".npy", ".npz"), _read_numpy),
     **dict.fromkeys((".h5", ".hdf5"), _read_h5),
     **dict.fromkeys((".las", ".laz"), _read_las),
 }
 
 
 # What they share
+
+
+def _check_ply(path: Path) -> None:
+    """That the elements which the header declares fit into the file."""
+    with path.open("rb") as file:
+        head = [line.split() for line in takewhile(lambda line: line.strip() != b"end_header", file)]
+    text = [b"format", b"ascii"] in [words[:2] for words in head]
+    elements: list[list[int]] = []  # number of rows, and the least that one takes in bytes
+    for words in head:
+        if words[:1] == [b"element"]:
+            elements.append([int(words[2]), 0])
+        elif words[:1] == [b"property"] and elements:
+            kind = words[2 if words[1] == b"list" else 1].decode()
+            elements[-1][1] += 2 if text else PLY_BYTES[kind]
+    if any(count < 0 or (count and not width) for count, width in elements):
+        raise ValueError("an element has a negative number of rows, or no properties")
+    # The last line of a text may lack its end.
+    check_size(path, sum(count * width for count, width in elements) - text, "elements", 1)
 
 
 def _is_number(text: str) -> bool:
@@ -239,6 +301,8 @@ def _by_column(table: Array, columns: Sequence[str] | None) -> Arrays:
     width = table.shape[1]
     if columns is None:
         columns = ["x", "y", "z", *(f"column{i}" for i in range(3, width))]
+    if twice := sorted({name for name in columns if list(columns).count(name) > 1}):
+        raise ValueError(f"the column {', '.join(twice)} is there twice")
     if len(columns) != width:
         raise ValueError(f"{len(columns)} columns expected ({', '.join(columns)}), the file has {width}")
     return dict(zip(columns, table.T, strict=True))
@@ -255,6 +319,8 @@ def _triangles(faces: Sequence[Array]) -> Array:
 def _gathered(arrays: Arrays) -> Arrays:
     """Single columns joined to points, normals and colours; the usual synonyms under one name."""
     lower = {name.lower(): array for name, array in arrays.items()}
+    if len(lower) < len(arrays):
+        raise ValueError(f"two columns have the same name; there are {', '.join(arrays)}")
     for name, choices in TRIPLES.items():
         for choice in choices:
             if name not in lower and all(part in lower for part in choice):

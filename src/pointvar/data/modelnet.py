@@ -10,7 +10,16 @@ import torch
 
 from pointvar.data.base import Errors, PointData, check_choice, first_points, path_of, require, tensor, usable
 from pointvar.data.cache import Cache, converted, resolve_cache
-from pointvar.data.formats import Arrays, BadFileError, read_clouds, read_points, sampled
+from pointvar.data.formats import (
+    Arrays,
+    BadFileError,
+    check_clouds,
+    read_arrays,
+    read_clouds,
+    read_lines,
+    read_points,
+    sampled,
+)
 from pointvar.data.sample import Sample
 
 LAYOUT = """  ROOT/CLASS/{train,test}/*.off                                          the meshes
@@ -136,15 +145,20 @@ def _from_h5(root: Path, split: str) -> tuple[list[str], list[Item]]:
 
 
 def _from_npz(path: Path, split: str) -> tuple[list[str], list[Item]]:
+    kinds = ("points", "label", "name", "normals_i8")
+    content = read_arrays(path, ["classes", *(f"{split}_{kind}" for kind in kinds)])
+    found = {kind: content[f"{split}_{kind}"] for kind in kinds if f"{split}_{kind}" in content}
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            classes, points = content["classes"].tolist(), content[f"{split}_points"]
-            labels, names = content[f"{split}_label"], content[f"{split}_name"].astype(str)
-            more = f"{split}_normals_i8"
-            normals = {"normals": content[more]} if more in content.files else {}
-    except Exception as error:
-        raise BadFileError(f"{path}: cannot be read: {error}\nExpected layout:\n{LAYOUT}") from error
-    clouds = {"points": points, **normals}
+        classes = content["classes"].astype(str).reshape(-1).tolist()
+        points, labels = check_clouds(found["points"], found["label"])
+        names, normals = found["name"].astype(str), found.get("normals_i8")
+        if names.shape != labels.shape or (normals is not None and normals.shape != points.shape):
+            raise ValueError("there are not as many names or normals as clouds")
+        if labels.max() >= len(classes):
+            raise ValueError(f"label {labels.max()}, but there are {len(classes)} classes")
+    except (KeyError, ValueError) as error:
+        raise BadFileError(f"{path}: cannot be used: {error}\nExpected layout:\n{LAYOUT}") from error
+    clouds = {"points": points} | ({} if normals is None else {"normals": normals})
     return classes, [
         (str(names[i]), int(labels[i]), {kind: array[i] for kind, array in clouds.items()})
         for i in range(len(points))
@@ -152,5 +166,4 @@ def _from_npz(path: Path, split: str) -> tuple[list[str], list[Item]]:
 
 
 def _lines(path: Path) -> list[str]:
-    lines = require(path, "ModelNet", LAYOUT).read_text().splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return read_lines(require(path, "ModelNet", LAYOUT))

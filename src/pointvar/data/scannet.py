@@ -11,7 +11,7 @@ import torch
 
 from pointvar.data.base import Errors, PointData, path_of, require, tensor, usable
 from pointvar.data.cache import Cache, converted, resolve_cache
-from pointvar.data.formats import Arrays, BadFileError, read_points
+from pointvar.data.formats import Arrays, BadFileError, read_lines, read_points
 from pointvar.data.sample import Sample
 
 NYU40 = {
@@ -52,8 +52,7 @@ class ScanNet(PointData):
         self.classes, self.num_features = list(NYU40.values()), 3
         require(self.root, "ScanNet", LAYOUT)
         if isinstance(scenes, (str, Path)):
-            lines = require(Path(scenes), "ScanNet", LAYOUT).read_text().splitlines()
-            scenes = [line.strip() for line in lines if line.strip()]
+            scenes = read_lines(require(Path(scenes), "ScanNet", LAYOUT))
         if not scenes:
             raise ValueError("ScanNet: the list of scenes is empty")
         self.scenes = usable([self._find(scene) for scene in scenes], self._arrays, errors)

@@ -32,6 +32,7 @@ from pointvar.init.closed_form import activation_moment
 from pointvar.init.closed_form import depths as registration
 from pointvar.init.report import InitReport
 from pointvar.layers import Layer, Select, find_layers, outermost
+from pointvar.limits import parse_json
 from pointvar.methods import METHODS, resolve
 
 
@@ -51,6 +52,8 @@ class Table:
     """Data, radius rule, neighbours, activation, channels, seed, date, version."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.z, dict) or not isinstance(self.num_basis, dict):
+            raise TypeError("z and num_basis must be given by method")
         for row, values in self.z.items():
             if not values or not all(isinstance(v, (int, float)) and 0 < v < math.inf for v in values):
                 raise ValueError(f"z of {row} must be positive and finite numbers by depth, got {values}")
@@ -70,13 +73,13 @@ class Table:
                     f"there is no table {str(table)!r}; shipped: {shipped}; or a path to a .json file, as "
                     "`pointvar tables` writes"
                 )
-            text = (resources.files("pointvar.init") / "tables" / f"{table}.json").read_text("utf8")
+            content = (resources.files("pointvar.init") / "tables" / f"{table}.json").read_bytes()
         elif path.is_file():
-            text = path.read_text("utf8")
+            content = path.read_bytes()
         else:
             raise ValueError(f"there is no file {path}")
         try:
-            return cls(**json.loads(text))
+            return cls(**parse_json(content))
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{table} is not a table of z: {error}") from error
 

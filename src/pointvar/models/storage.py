@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pointvar import methods
 from pointvar.atomic import write_atomically
+from pointvar.limits import parse_json
 from pointvar.models.names import NETWORKS
 from pointvar.models.network import Network
 from pointvar.models.plain import PlainNet
@@ -56,10 +60,13 @@ def load(path: str | Path) -> nn.Module:
     if name not in known:
         raise ValueError(f"{path} holds a network {name!r}; known are {', '.join(known)}")
     try:
-        model = known[name](**{k: _restored(v) for k, v in description["arguments"].items()})
+        arguments = {k: _restored(k, v, _largest(tensors)) for k, v in description["arguments"].items()}
+        with _Budget(sum(tensor.nbytes for tensor in tensors.values())):
+            model = known[name](**arguments)
         model.load_state_dict(tensors)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} does not fit the network {name}: {error}") from error
+    except Exception as error:  # what arguments make no sense is known to the networks alone
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{path} does not fit the network {name}: {reason}") from error
     return model.eval()
 
 
@@ -73,12 +80,13 @@ def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, t
         raise FileNotFoundError(f"there is no file {path}")
     try:
         with safe_open(path, "pt") as content:
-            description = json.loads((content.metadata() or {})["pointvar"])
-            if not {"network", "arguments", "notes"} <= description.keys():
-                raise KeyError("network")
+            description = parse_json((content.metadata() or {}).get("pointvar", "null"))
+            for part, kind in {"network": str, "arguments": dict, "notes": dict}.items():
+                if not isinstance(description, dict) or not isinstance(description.get(part), kind):
+                    raise ValueError(f"the description of a network has no {part} ({kind.__name__})")
             names = content.keys() if weights else []
             return description, {name: content.get_tensor(name) for name in names}
-    except (SafetensorError, KeyError, AttributeError, json.JSONDecodeError) as error:
+    except (SafetensorError, ValueError, RuntimeError, OSError) as error:
         raise ValueError(f"{path} is not a network that pointvar has saved: {error}") from error
 
 
@@ -97,5 +105,35 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def _restored(value: Any) -> Any:
-    return tuple(_restored(part) for part in value) if isinstance(value, list) else value
+def _restored(name: str, value: Any, largest: int) -> Any:
+    """An argument from JSON, or a ValueError if it cannot belong to a network with such weights."""
+    if isinstance(value, list):
+        return tuple(_restored(name, part, largest) for part in value)
+    if isinstance(value, dict) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{name} must be finite numbers, texts or lists of such, got {value}")
+    if isinstance(value, int) and not -largest <= value <= largest:
+        raise ValueError(f"{name}={value} is more than the weights in the file have in any direction")
+    return value
+
+
+def _largest(tensors: Mapping[str, Tensor]) -> int:
+    """What no argument exceeds: widths are those of weights, and layers have weights each."""
+    return max(4096, len(tensors), *(size for tensor in tensors.values() for size in tensor.shape))
+
+
+class _Budget(TorchDispatchMode):
+    """Refuses to make tensors that take much more than the weights in a file.
+
+    A forged file describes a network of any size in a few letters.
+    """
+
+    def __init__(self, weights: int) -> None:
+        super().__init__()
+        self.left = 4 * weights + 2**20  # a network is made of its weights, once
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if args and isinstance(args[0], (list, tuple)) and all(isinstance(size, int) for size in args[0]):
+            self.left -= 4 * math.prod(args[0])  # a function that makes a tensor from a shape
+            if self.left < 0:
+                raise ValueError("it describes a network that is far larger than its weights")
+        return func(*args, **(kwargs or {}))

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from pointvar.limits import check_yaml, parse_json
 from pointvar.progress import span
 from pointvar.report.page import Report
 from pointvar.report.tables import is_number
@@ -245,7 +246,11 @@ def _read_lines(path: Path, text: str) -> list[Any]:
 
 def _parsed(where: str, text: str, kind: type = object, language: str = "JSON") -> Any:
     try:
-        content = json.loads(text) if language == "JSON" else yaml.safe_load(text)
+        if language == "JSON":
+            content = parse_json(text)
+        else:
+            check_yaml(text)
+            content = yaml.safe_load(text)
     except Exception as error:  # YAML's errors are of its own kind
         raise ValueError(f"{where}: not {language}: {error}") from error
     if not isinstance(content, kind):

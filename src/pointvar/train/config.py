@@ -14,6 +14,7 @@ import yaml
 
 from pointvar.data.names import DATASETS
 from pointvar.init.names import INITS
+from pointvar.limits import check_yaml
 from pointvar.models.names import NETWORKS
 from pointvar.nn.names import NORMS
 from pointvar.recipes import RECIPES as RECIPES
@@ -257,14 +258,14 @@ def load_config(*sources: str | Path | Mapping[str, Any], overrides: Sequence[st
             given = _given(source)
             for section in ("data", "model", "init", "optimizer"):
                 if isinstance(given.get(section), (bool, int, float, str, list)):
-                    raise ValueError(f"{where}{section} must hold settings, got {given[section]!r}")
+                    raise ValueError(f"{section} must hold settings, got {given[section]!r}")
             settings = parser.parse_object(given, settings)
         if overrides or settings is None:
             where = ""
             settings = parser.parse_args(list(overrides), settings)
-    except ArgumentError as error:
+        return Config(**vars(parser.instantiate(settings)))
+    except (ArgumentError, ValueError, TypeError) as error:  # TypeError: a value in the place of a section
         raise ValueError(where + " ".join(str(error).split())) from error
-    return Config(**vars(parser.instantiate(settings)))
 
 
 def _given(source: str | Path | Mapping[str, Any]) -> Any:
@@ -274,11 +275,12 @@ def _given(source: str | Path | Mapping[str, Any]) -> Any:
     if str(source) in RECIPES:
         return RECIPES[str(source)]
     if not Path(source).is_file():
-        raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
+        raise ValueError(f"neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
     try:
-        return _parser().parse_path(str(source), defaults=False)
+        check_yaml(Path(source).read_text("utf8"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source}: not text: {error}") from error
+        raise ValueError(f"not text: {error}") from error
+    return _parser().parse_path(str(source), defaults=False)
 
 
 def add_settings(parser: jsonargparse.ArgumentParser) -> None:
