@@ -21,6 +21,12 @@ settings.register_profile(
 )
 settings.load_profile("pointvar")
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Two workers are two workers on one core, too: torch's advice is for users, who get it as a warning.
+    config.addinivalue_line("filterwarnings", "ignore:This DataLoader will create .* worker processes")
+
+
 OPERATORS = [
     ops.ball_query,
     ops.knn,

@@ -11,6 +11,16 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Writes a file in one step of the file system, and waits until it is on the disk."""
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
+    try:
+        _replace(path, data)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # The error names the file that was asked for, not the temporary one.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".writing", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

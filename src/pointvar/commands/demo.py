@@ -68,7 +68,9 @@ def run(arguments: argparse.Namespace) -> None:
     configs = {n: load_config(BASE, s, {"output": str(folders[n])}) for n, s in TRAININGS.items()}
     for name, config in configs.items():  # a run of other settings could not go on as this one
         settings = folders[name] / "config.yaml"
-        if settings.exists() and (arguments.fresh or settings.read_text() != config.to_yaml()):
+        if settings.exists() and (
+            arguments.fresh or settings.read_text(encoding="utf-8") != config.to_yaml()
+        ):
             shutil.rmtree(folders[name])
     curves = output / "variance.json"
     if arguments.fresh:
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
     data = load_data(configs["norm-free"].data)
     _train(configs, waiting, data)
     rows = [_row(name, config, folders[name]) for name, config in configs.items()]
-    report = _report(configs["norm-free"], rows, json.loads(curves.read_text()), data)
+    report = _report(configs["norm-free"], rows, json.loads(curves.read_text(encoding="utf-8")), data)
     page = report.save(output / "report.html")
     print("\n" + _table(rows) + "\n")
     if repeated:
@@ -137,8 +139,10 @@ def _train(configs: dict[str, Config], waiting: list[str], data: Data) -> None:
 
 
 def _row(name: str, config: Config, folder: Path) -> dict[str, Any]:
-    summary = json.loads((folder / "summary.json").read_text())
-    history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    history = [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     return {
         "training": name,
         "what it is": MEANING[name],

@@ -31,6 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     from pointvar.models import load, read_notes
     from pointvar.train import DataConfig
 
+    for file in arguments.files:
+        if file.is_dir():
+            raise ValueError(f"{file} is a folder; give its files, such as {file}/*.ply")
+        if not file.exists():
+            raise ValueError(f"{file}: there is no such file")
     path: Path = arguments.model
     path = path / "model.safetensors" if path.is_dir() else path
     model, notes = load(path), read_notes(path)
@@ -48,6 +53,7 @@ def _classify(model: Any, classes: list[str], config: Any, arguments: argparse.N
     for file in arguments.files:
         sample, _ = read_sample(file, config)
         share = class_probabilities(model, [sample], config, arguments.votes, arguments.seed)[0]
+        check_classes(share.numel(), classes, arguments.model)
         print(f"{file}\t{classes[int(share.argmax())]}\t{float(share.max()):.4f}")
     return 0
 
@@ -60,6 +66,8 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
     from pointvar.train import predict_scene
 
     arguments.output.mkdir(parents=True, exist_ok=True)
+    names = "".join(f"{i} {c}\n" for i, c in enumerate(classes))
+    (arguments.output / "classes.txt").write_text(names, encoding="utf-8")
     palette = colours(len(classes))
     for file in arguments.files:
         sample, points = read_sample(file, config)
@@ -73,6 +81,7 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
                 sphere=arguments.points,
                 progress=partial(_show, bar),
             )
+        check_classes(int(labels.max()) + 1 if len(labels) else 0, classes, arguments.model, least=True)
         target = arguments.output / f"{file.stem}.ply"
         write_ply(
             target,
@@ -84,8 +93,16 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
         counts = np.bincount(labels.numpy(), minlength=len(classes))
         shares = ", ".join(f"{classes[i]} {counts[i] / len(labels):.1%}" for i in np.argsort(-counts)[:5])
         print(f"{target}: {len(labels):,} points; {shares}")
-    (arguments.output / "classes.txt").write_text("".join(f"{i} {c}\n" for i, c in enumerate(classes)))
     return 0
+
+
+def check_classes(predicted: int, classes: list[str], model: Path, least: bool = False) -> None:
+    """Raises if a network predicts other classes than its file names."""
+    if predicted > len(classes) or (predicted < len(classes) and not least):
+        raise ValueError(
+            f"{model} predicts {predicted} classes and names {len(classes)} ({', '.join(classes)}): save the "
+            "network again, with the classes it was trained on"
+        )
 
 
 def _show(bar: Any, done: int, total: int) -> None:

@@ -271,6 +271,7 @@ def _given(source: str | Path | Mapping[str, Any]) -> Any:
         return RECIPES[str(source)]
     if not Path(source).is_file():
         raise ValueError(f"{source} is neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
+    Path(source).open("rb").close()  # a file that may not be read is an error that names it
     return _parser().parse_path(str(source), defaults=False)
 
 
