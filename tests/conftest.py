@@ -38,6 +38,14 @@ OPERATORS = [
 ]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Converted files stay out of the user's home, which need not be there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POINTVAR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
     """What a test draws without a generator does not depend on which tests ran before it."""

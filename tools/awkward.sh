@@ -38,6 +38,6 @@ fi
 # The first of the CPUs that this process may use.
 cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
 cd "$copy"
-env -u HOME -u POINTVAR_DATA -u XDG_CACHE_HOME LANG=C LC_ALL=C TMPDIR="$place/temporary files" \
+env -u HOME -u POINTVAR_DATA -u POINTVAR_CACHE -u XDG_CACHE_HOME LANG=C LC_ALL=C TMPDIR="$place/temporary files" \
   PYTHONPATH="$copy/src" taskset -c "$cpu" "${as_nobody[@]}" \
   "$python" -m pytest -q -p no:cacheprovider "$@"

@@ -62,12 +62,11 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
     import numpy as np
     from tqdm import tqdm
 
+    from pointvar.atomic import writable
     from pointvar.data import write_ply
     from pointvar.train import predict_scene
 
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    names = "".join(f"{i} {c}\n" for i, c in enumerate(classes))
-    (arguments.output / "classes.txt").write_text(names, encoding="utf-8")
+    writable(arguments.output)
     palette = colours(len(classes))
     for file in arguments.files:
         sample, points = read_sample(file, config)
@@ -93,6 +92,8 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
         counts = np.bincount(labels.numpy(), minlength=len(classes))
         shares = ", ".join(f"{classes[i]} {counts[i] / len(labels):.1%}" for i in np.argsort(-counts)[:5])
         print(f"{target}: {len(labels):,} points; {shares}")
+    names = "".join(f"{i} {c}\n" for i, c in enumerate(classes))
+    (arguments.output / "classes.txt").write_text(names, encoding="utf-8")
     return 0
 
 

@@ -6,7 +6,6 @@ The clouds are the built-in shapes, or ModelNet40's, thinned by Poisson disk sam
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,18 +45,16 @@ def run(arguments: argparse.Namespace) -> None:
     from torch import nn
 
     from pointvar import __version__
+    from pointvar.atomic import writable
     from pointvar.init import compute_table
     from pointvar.methods import METHODS
     from pointvar.progress import track
 
     if arguments.output.suffix != ".json":
         raise ValueError(f"a table is a .json file, got {arguments.output}")
-    # Measuring takes minutes: whether the table can be written shows before.
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    writable(arguments.output.parent)
     if arguments.output.is_dir():
         raise ValueError(f"{arguments.output} is a folder; give the name of a file")
-    if not os.access(arguments.output.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "permission denied", str(arguments.output.parent))
     file = None if arguments.source == "shapes" else Path(arguments.data or ".", "modelnet40_small.npz")
     features, hood = surface_batch(
         arguments.clouds, file, arguments.radius, arguments.reach, arguments.max_neighbors, arguments.seed
