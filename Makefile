@@ -9,12 +9,13 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 # Real data for the experiments, where they lie beside the project; DATA=FOLDER names another place.
 DATA ?= $(wildcard ../shared/data)
 
-.PHONY: help demo test lint docs bench experiments mutants clean
+.PHONY: help demo test test-awkward lint docs bench experiments mutants clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train a small network in five ways, in minutes; writes demo/report.html"
 	@echo "make test    run the tests"
+	@echo "make test-awkward  run them on one CPU, not as root, without HOME, in paths with spaces (ten minutes)"
 	@echo "make lint    ruff, mypy, and the order of the rooms (import-linter)"
 	@echo "make docs    build the documentation in docs/_build/html"
 	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
@@ -27,6 +28,9 @@ demo: .venv/installed
 
 test: .venv/installed
 	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto
+
+test-awkward: .venv/installed
+	@OMP_WAIT_POLICY=passive tools/awkward.sh $(BIN)/python
 
 lint: .venv/installed
 	@$(BIN)/ruff check .

@@ -21,6 +21,12 @@ settings.register_profile(
 )
 settings.load_profile("pointvar")
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Two workers are two workers on one core, too: torch's advice is for users, who get it as a warning.
+    config.addinivalue_line("filterwarnings", "ignore:This DataLoader will create .* worker processes")
+
+
 OPERATORS = [
     ops.ball_query,
     ops.knn,
@@ -30,6 +36,14 @@ OPERATORS = [
     ops.kernel_density_backward,
     ops.transpose,
 ]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Converted files stay out of the user's home, which need not be there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POINTVAR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -68,6 +68,15 @@ def names_file(path: str | Path) -> Iterator[None]:
         raise OSError(error.errno, text) from error
 
 
+def writable(folder: Path) -> Path:
+    """Makes a folder if need be; raises now, and not after long work, if nothing can be written there."""
+    with names_file(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return folder
+
+
 def _umask() -> int:
     """The mask of new files; there is no way to read it but to set it."""
     mask = os.umask(0)

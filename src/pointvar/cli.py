@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
+import dis
+import errno
+import os
 import sys
-import traceback
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -59,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug or not is_for_users(error):
             raise
-        text = " ".join(str(error).split()) if isinstance(error, ArgumentError) else error
-        print(f"pointvar {command}: {text}", file=sys.stderr)
+        print(f"pointvar {command}: {told(error)}", file=sys.stderr)
         return 2
 
 
@@ -72,10 +73,37 @@ def is_for_users(error: Exception) -> bool:
     """
     if isinstance(error, ArgumentError) or (isinstance(error, OSError) and error.filename is not None):
         return True
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    frame = trace.tb_frame
     ours = frame.f_globals.get("__name__", "").split(".")[0] in ("pointvar", "experiments")
-    raised = linecache.getline(frame.f_code.co_filename, line).lstrip().startswith("raise ")
+    raised = frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
     return ours and raised and isinstance(error, (ValueError, TypeError, ImportError, OSError))
+
+
+def told(error: Exception) -> str:
+    """An error in words: which file it is about, and what to do."""
+    if isinstance(error, ArgumentError):
+        return " ".join(str(error).split())
+    if not isinstance(error, OSError) or error.filename is None:
+        return str(error)
+    path = Path(os.fsdecode(error.filename))
+    if error.errno == errno.ENOSPC:
+        return f"{path}: the disk is full; make room, then give the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        wanted = "read it" if path.is_file() and not os.access(path, os.R_OK) else "write there"
+        return f"{path}: you may not {wanted}; change its permissions, or choose another place"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        file = next((part for part in (path, *path.parents) if part.is_file()), path)
+        return f"{path}: {file} is a file where a folder is needed; choose another place"
+    if error.errno == errno.EISDIR:
+        return f"{path} is a folder where a file is needed; give the name of a file"
+    if error.errno == errno.ENOENT:
+        return f"{path}: there is no such file or folder"
+    return f"{path}: {error.strerror}"
 
 
 def _overview() -> ArgumentParser:

@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
     configs = {n: load_config(BASE, s, {"output": str(folders[n])}) for n, s in TRAININGS.items()}
     for name, config in configs.items():  # a run of other settings could not go on as this one
         settings = folders[name] / "config.yaml"
-        if settings.exists() and (arguments.fresh or settings.read_text() != config.to_yaml()):
+        if settings.exists() and (
+            arguments.fresh or settings.read_text(encoding="utf-8") != config.to_yaml()
+        ):
             shutil.rmtree(folders[name])
     curves = output / "variance.json"
     if arguments.fresh:
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
     data = load_data(configs["norm-free"].data)
     _train(configs, waiting, data)
     runs = [Run(folder, name) for name, folder in folders.items()]
-    report = _report(configs["norm-free"], runs, json.loads(curves.read_text()), data)
+    report = _report(configs["norm-free"], runs, json.loads(curves.read_text(encoding="utf-8")), data)
     page = report.save(output / "report.html")
     print("\n" + _table(runs) + "\n")
     if repeated:

@@ -29,6 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from pointvar.commands.evaluate import network_of
     from pointvar.train import DataConfig
 
+    for file in arguments.files:
+        if file.is_dir():
+            raise ValueError(f"{file} is a folder; give its files, such as {file}/*.ply")
+        if not file.exists():
+            raise ValueError(f"{file}: there is no such file")
     model, notes = network_of(arguments.model)
     config = DataConfig(**notes["data"])
     if notes["task"] == "classification":
@@ -42,6 +47,7 @@ def _classify(model: Any, classes: list[str], config: Any, arguments: argparse.N
     for file in arguments.files:
         sample, _ = read_sample(file, config)
         share = class_probabilities(model, [sample], config, arguments.votes, arguments.seed)[0]
+        check_classes(share.numel(), classes, arguments.model)
         print(f"{file}\t{classes[int(share.argmax())]}\t{float(share.max()):.4f}")
     return 0
 
@@ -50,11 +56,12 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
     import numpy as np
     from tqdm import tqdm
 
+    from pointvar.atomic import writable
     from pointvar.data import write_ply
     from pointvar.report.palette import color
     from pointvar.train import predict_scene
 
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    writable(arguments.output)
     palette = np.array([list(bytes.fromhex(color(i)[1:])) for i in range(len(classes))], np.uint8)
     for file in arguments.files:
         sample, points = read_sample(file, config)
@@ -68,6 +75,7 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
                 sphere=arguments.points,
                 progress=partial(_show, bar),
             )
+        check_classes(int(labels.max()) + 1 if len(labels) else 0, classes, arguments.model, least=True)
         target = arguments.output / f"{file.stem}.ply"
         write_ply(
             target,
@@ -79,8 +87,18 @@ def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Na
         counts = np.bincount(labels.numpy(), minlength=len(classes))
         shares = ", ".join(f"{classes[i]} {counts[i] / len(labels):.1%}" for i in np.argsort(-counts)[:5])
         print(f"{target}: {len(labels):,} points; {shares}")
-    (arguments.output / "classes.txt").write_text("".join(f"{i} {c}\n" for i, c in enumerate(classes)))
+    names = "".join(f"{i} {c}\n" for i, c in enumerate(classes))
+    (arguments.output / "classes.txt").write_text(names, encoding="utf-8")
     return 0
+
+
+def check_classes(predicted: int, classes: list[str], model: Path, least: bool = False) -> None:
+    """Raises if a network predicts other classes than its file names."""
+    if predicted > len(classes) or (predicted < len(classes) and not least):
+        raise ValueError(
+            f"{model} predicts {predicted} classes and names {len(classes)} ({', '.join(classes)}): save the "
+            "network again, with the classes it was trained on"
+        )
 
 
 def _show(bar: Any, done: int, total: int) -> None:

@@ -44,12 +44,16 @@ def run(arguments: argparse.Namespace) -> None:
     from torch import nn
 
     from pointvar import __version__
+    from pointvar.atomic import writable
     from pointvar.init import compute_table
     from pointvar.methods import METHODS
     from pointvar.progress import track
 
     if arguments.output.suffix != ".json":
         raise ValueError(f"a table is a .json file, got {arguments.output}")
+    writable(arguments.output.parent)
+    if arguments.output.is_dir():
+        raise ValueError(f"{arguments.output} is a folder; give the name of a file")
     file = None if arguments.source == "shapes" else Path(arguments.data or ".", "modelnet40_small.npz")
     features, hood = surface_batch(
         arguments.clouds, file, arguments.radius, arguments.reach, arguments.max_neighbors, arguments.seed

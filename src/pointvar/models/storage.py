@@ -78,6 +78,7 @@ def read_notes(path: str | Path) -> dict[str, Any]:
 def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    path.open("rb").close()  # safetensors says of a file that may not be read that there is none
     try:
         with safe_open(path, "pt") as content:
             description = parse_json((content.metadata() or {}).get("pointvar", "null"))

@@ -91,7 +91,7 @@ class History(lightning.Callback):
             logger.log_metrics(numbers, epoch)
             logger.save()
         if self.path is not None and trainer.is_global_zero:
-            with names_file(self.path), self.path.open("a") as file:
+            with names_file(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         if self.verbose:
             clouds = self.config.data.batch_size * int(trainer.num_training_batches) * trainer.world_size

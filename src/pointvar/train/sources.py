@@ -28,6 +28,11 @@ class Data:
         if not len(self.train) or not len(self.test):
             sizes = f"{len(self.train)} and {len(self.test)} samples"
             raise ValueError(f"there must be data to train and to test on, got {sizes}")
+        if len(self.classes) < 2:
+            names = ", ".join(self.classes) or "none"
+            raise ValueError(
+                f"there must be two classes or more to tell apart, got {len(self.classes)} ({names})"
+            )
         for name in ("train", "test"):
             samples = getattr(self, name)
             if not isinstance(samples, PointData):
@@ -37,6 +42,9 @@ class Data:
 def load_data(config: DataConfig) -> Data:
     """The data of a configuration; in memory, unless ``config.cache`` is off."""
     train = load_split(config, "train")
+    if len(train.classes) < 2:
+        found = f"the training data have one class only ({', '.join(train.classes)})"
+        raise ValueError(f"{config.path or config.name}: {found}; give data of two classes or more")
     test = load_split(config, "test", train.classes)
     return Data(train, test, train.classes, train.num_features, train.task)
 
