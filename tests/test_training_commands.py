@@ -51,7 +51,7 @@ def test_segmentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert ((written["confidence"] > 0) & (written["confidence"] <= 1)).all()
     assert (out / "classes.txt").read_text().startswith("0 floor\n")
     write_ply(tmp_path / "grey.ply", points)
-    assert main(["predict", str(run), str(tmp_path / "grey.ply")]) == 2
+    assert main(["predict", str(run), str(tmp_path / "grey.ply"), "--output", str(out)]) == 2
     assert "has no colors" in capsys.readouterr().err
 
 

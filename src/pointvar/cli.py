@@ -114,7 +114,9 @@ def _overview() -> ArgumentParser:
         description="Point convolutions whose features keep their variance through any depth.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-        + "\n\nEach has a help of its own: pointvar COMMAND --help",
+        + "\n\nEach has a help of its own: pointvar COMMAND --help"
+        + "\n\nexit codes: 0 done; 1 a training has diverged, or doctor found what does not work;\n"
+        + "2 an error that you can mend, told in a line; 130 interrupted. A bug ends in a traceback.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pointvar {__version__}")
