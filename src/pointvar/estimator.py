@@ -148,8 +148,8 @@ def _bandwidth(hood: Neighborhood, fraction: float) -> float | Tensor:
 def _density_and_unit(hood: Neighborhood, bandwidth: float) -> tuple[Tensor, Tensor | None]:
     """The density per volume in a unit of length of each cloud ``[B]``; ``None`` where that is 1 for all.
 
-    What estimators make of a density has no unit, but the density of a tiny or a huge cloud, its square or its
-    slope may not be a number of the dtype. Units are powers of two, which change no digit.
+    What estimators make of a density has no unit, but the density of a tiny or a huge cloud, its square or
+    its slope may not be a number of the dtype. Units are powers of two, which change no digit.
     """
     if hood.density is not None:
         return hood.density, None

@@ -163,7 +163,8 @@ def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[T
 def _check(points: Tensor, offsets: Tensor, per_cloud: Tensor | None = None) -> None:
     if points.dim() != 2 or points.shape[1] not in (1, 2, 3) or points.dtype not in FLOATS:
         raise ValueError(
-            f"points must have 1, 2 or 3 coordinates, float32 or float64, got {list(points.shape)}, {points.dtype}"
+            "points must have 1, 2 or 3 coordinates, float32 or float64, "
+            f"got {list(points.shape)}, {points.dtype}"
         )
     _check_offsets(offsets, len(points))
     if not bool(torch.isfinite(points).all()):
