@@ -9,7 +9,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 # Real data for the experiments, where they lie beside the project; DATA=FOLDER names another place.
 DATA ?= $(wildcard ../shared/data)
 
-.PHONY: help demo test test-awkward lint docs bench experiments mutants clean
+.PHONY: help demo test test-awkward lint docs bench experiments mutants fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,17 +20,19 @@ help:
 	@echo "make docs    build the documentation in docs/_build/html"
 	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
 	@echo "make experiments   all figures and tables (hours; stop it at any time, the same command goes on)"
+	@echo "make fuzz    broken files and hostile tensors: nothing may end the process (half an hour)"
 	@echo "make mutants change the code at random and see whether a test fails (an hour; the same command goes on)"
+	@echo "make sanitize run the native tests and the fuzzer under ASan and UBSan, the kernels under TSan (half an hour)"
 	@echo "make clean   remove all that make has made, .venv included"
 
 demo: .venv/installed
-	@OMP_WAIT_POLICY=passive PYTHONUNBUFFERED=1 $(BIN)/pointvar demo --output demo
+	@PYTHONUNBUFFERED=1 $(BIN)/pointvar demo --output demo
 
 test: .venv/installed
-	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto
 
 test-awkward: .venv/installed
-	@OMP_WAIT_POLICY=passive tools/awkward.sh $(BIN)/python
+	@tools/awkward.sh $(BIN)/python
 
 lint: .venv/installed
 	@$(BIN)/ruff check .
@@ -53,8 +55,30 @@ experiments: .venv/installed-bench
 	@OMP_NUM_THREADS=1 $(BIN)/python -m experiments figures --output results/figures $(DATA:%=--data %)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m experiments tables --output results $(DATA:%=--data %)
 
+fuzz: .venv/installed
+	@$(BIN)/python tests/fuzz/readers.py
+	@$(BIN)/python tests/fuzz/operators.py
+
 mutants: .venv/installed
 	@$(BIN)/python tools/mutants.py
+
+# Python itself is not built with sanitizers: the runtime is loaded before it. Its own leaks are none of ours.
+SANITIZER = $(shell $${CXX:-g++} -print-file-name=lib$(1).so)
+SANITIZED = PYTHONPATH=tests POINTVAR_SANITIZED=$$(echo build/sanitize/address/_native_baseline*.so) \
+	LD_PRELOAD="$(call SANITIZER,asan) $(call SANITIZER,ubsan) $(call SANITIZER,stdc++)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+CALLS ?= 500
+
+sanitize: .venv/installed
+	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/sanitize/thread -G Ninja -DPOINTVAR_SANITIZE=thread >/dev/null
+	@$(BIN)/ninja -C build/sanitize/thread
+	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/sanitize/address -G Ninja -DCMAKE_BUILD_TYPE=Debug \
+		-DPOINTVAR_SANITIZE=address,undefined -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
+	@$(BIN)/ninja -C build/sanitize/address
+	@TSAN_OPTIONS=halt_on_error=1 build/sanitize/thread/threads
+	@$(SANITIZED) $(BIN)/python tests/fuzz/operators.py --calls $(CALLS)
+	@$(SANITIZED) $(BIN)/python -m pytest -p sanitized -p no:cacheprovider tests/ops tests/geometry \
+		-k "not compile and not default_compiler"
 
 clean:
 	rm -rf .venv build dist demo docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,9 +5,8 @@
 Threads that wait for each other in a loop lose whole time slices when another process has their processor.
 Fair sharing makes two trainings on the same cores about twice as slow; anything far above is a collapse.
 Every process counts the steps that it does in the same stretch of time, once all are ready.
-No environment variable is set, and those of OpenMP are removed.
-
-Orders of import: with "pointvar" first, pointvar can say how OpenMP waits; with "torch" first it is too late.
+"pointvar" is what a user gets, with no environment variable; "libgomp" is how threads would wait
+without pointvar's care: GOMP_SPINCOUNT=300000, libgomp's own default.
 """
 
 from __future__ import annotations
@@ -39,17 +38,15 @@ FAIR = {  # what a case is compared with, and by how much it would be slower if 
 }
 
 
-def work(first: str, cores: int, late: bool, workers: int, seconds: float) -> None:
+WAITING = {"pointvar": {}, "libgomp": {"GOMP_SPINCOUNT": "300000"}}
+
+
+def work(cores: int, late: bool, workers: int, seconds: float) -> None:
     """One training; says when it is ready, goes on a line of input, prints the seconds of a step."""
     own = sorted(os.sched_getaffinity(0))[:cores]
     if not late:
         os.sched_setaffinity(0, own)
-    if first == "torch":
-        import torch
-    import pointvar  # noqa: F401
-
-    if first != "torch":
-        import torch
+    import torch
     from torch import nn
 
     from pointvar.data import Shapes, collate
@@ -92,11 +89,12 @@ def work(first: str, cores: int, late: bool, workers: int, seconds: float) -> No
     os._exit(0)  # workers need not end in order
 
 
-def measure(case: str, first: str, seconds: float) -> float:
+def measure(case: str, waiting: str, seconds: float) -> float:
     """Seconds per step, the mean over the processes of a case."""
     processes, cores, workers = CASES[case]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
-    command = [sys.executable, __file__, "--work", first, str(cores), str(int("after" in case)), str(workers)]
+    environment |= WAITING[waiting]
+    command = [sys.executable, __file__, "--work", str(cores), str(int("after" in case)), str(workers)]
     running = [
         subprocess.Popen(
             [*command, "--seconds", str(seconds)],
@@ -123,27 +121,27 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement (10)")
     parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts (2)")
     parser.add_argument("--cases", nargs="*", default=list(CASES))
-    parser.add_argument("--first", nargs="*", choices=["pointvar", "torch"], default=["pointvar", "torch"])
+    parser.add_argument("--waiting", nargs="*", choices=list(WAITING), default=list(WAITING))
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        first, cores, late, workers = given.work
-        work(first, int(cores), late == "1", int(workers), given.seconds)
+        cores, late, workers = given.work
+        work(int(cores), late == "1", int(workers), given.seconds)
     import harness
 
     load, rows = harness.busy(), []
-    for first in given.first:
+    for waiting in given.waiting:
         best = {case: float("inf") for case in given.cases}
         for _ in range(given.rounds):
             for case in given.cases:
-                best[case] = min(best[case], measure(case, first, given.seconds))
+                best[case] = min(best[case], measure(case, waiting, given.seconds))
         for case, step in best.items():
             against, fair = FAIR.get(case, (None, None))
             ratio = step / best[against] if against in best else None
             rows.append(
                 {
-                    "first": first,
+                    "waiting": waiting,
                     "case": case,
                     "milliseconds": 1000 * step,
                     "against": against,
@@ -151,7 +149,7 @@ def main() -> None:
                     "fair": fair,
                 }
             )
-            harness.say(f"{first:9} {case:40} {1000 * step:8.1f} ms  {ratio or 1:5.2f}  fair {fair or 1}")
+            harness.say(f"{waiting:9} {case:40} {1000 * step:8.1f} ms  {ratio or 1:5.2f}  fair {fair or 1}")
     harness.save({"machine": harness.machine(), "load_before": load, "rows": rows}, given.output)
 
 

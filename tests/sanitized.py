@@ -1,4 +1,7 @@
-"""A sanitizer build in place of the native module: ``POINTVAR_SANITIZED=FILE pytest -p sanitized``."""
+"""The native module of a sanitizer build, in place of the installed one.
+
+POINTVAR_SANITIZED=FILE pytest -p sanitized
+"""
 
 import importlib.util
 import os

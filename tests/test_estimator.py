@@ -207,3 +207,32 @@ def test_a_hierarchy_can_set_the_bandwidth():
         assert torch.equal(pv.estimator.density(moved, 0.7), expected)
     with pytest.raises(ValueError, match="bandwidth"):
         pv.Hierarchy(levels.input, [0.1], bandwidth=0.0)
+
+
+@pytest.mark.parametrize("search", ["ball_query", "knn"])
+@pytest.mark.parametrize("extent", [2.0**-40, 2.0**40, 1e-15, 1e15])
+@pytest.mark.parametrize("kind", [estimator.MonteCarlo, estimator.LearnedDensity])
+def test_weights_of_tiny_and_huge_clouds_are_those_of_a_cloud_of_unit_size(kind, extent, search):
+    """In float32 neither their densities nor the slopes of these need be numbers."""
+    weigh = kind()
+    points = torch.rand(200, 3, generator=torch.Generator().manual_seed(0))
+    found = []
+    for scale in (1.0, extent):
+        leaf = (points * scale).requires_grad_()
+        cloud = pv.PointCloud(leaf)
+        hood = pv.knn(cloud, cloud, 6) if search == "knn" else pv.ball_query(cloud, cloud, 0.3 * scale)
+        weights = weigh(hood)
+        (weights * torch.arange(len(weights))).sum().backward()
+        found.append((weights, leaf.grad * scale))
+    torch.testing.assert_close(*(w for w, _ in found), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*(g for _, g in found), rtol=1e-2, atol=1e-3 * float(found[0][1].abs().max()))
+
+
+@pytest.mark.parametrize("extent", [1e-13, 1e13])
+def test_a_density_out_of_range_is_refused(extent):
+    points = torch.rand(50, 3) * extent
+    with pytest.raises(ValueError, match="rescale the cloud, or use float64"):
+        pv.kernel_density(pv.PointCloud(points.requires_grad_()), 0.2 * extent)
+    assert bool(
+        torch.isfinite(pv.kernel_density(pv.PointCloud(points.detach().double()), 0.2 * extent)).all()
+    )

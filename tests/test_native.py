@@ -180,6 +180,21 @@ def send_indices_as_a_loader_does(connection: Connection, cloud: PointCloud) -> 
     connection.send_bytes(indices(PointCloud(cloud.points.clone())))
 
 
+def send_layer(connection: Connection, cloud: PointCloud) -> None:
+    """Torch's operators and ours, as a worker of a data loader mixes them: on one thread."""
+    torch.set_num_threads(1)
+    connection.send_bytes(layer(cloud))
+
+
+def layer(cloud: PointCloud) -> bytes:
+    torch.manual_seed(0)
+    hood = pointvar.knn(cloud, cloud, 4)
+    convolution = pointvar.methods.KPConv(8, 8)
+    out = convolution(torch.ones(len(cloud), 8), hood).relu()
+    out.sum().backward()
+    return out.detach().sort(0).values.numpy().tobytes()
+
+
 # Newer Pythons warn of any fork of a process with threads; torch's data loaders make such forks.
 @needs_native
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -211,6 +226,19 @@ class TestFork:
         finally:
             child.kill()
 
+    def test_torch_and_pointvar_in_turns(self, cloud):
+        """The parent has used the threads of both before."""
+        layer(cloud)
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=send_layer, args=(sender, cloud), daemon=True)
+        child.start()
+        try:
+            assert receiver.poll(120), "the child hangs"
+            assert len(receiver.recv_bytes()) == 4 * 8 * len(cloud)
+        finally:
+            child.kill()
+
     def test_bare_fork(self, cloud):
         expected = indices(cloud)
         child = os.fork()
@@ -227,3 +255,27 @@ class TestFork:
                 pytest.fail("the child hangs")
             time.sleep(0.05)
         assert os.waitstatus_to_exitcode(ended[1]) == 0
+
+
+@needs_native
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="counts threads as Linux does")
+def test_threads_that_wait_go_to_sleep():
+    """Spinning threads take the processor from other processes: while one waits, it uses no time."""
+    code = """
+import os, time, torch, pointvar as pv
+torch.set_num_threads(2)
+cloud = pv.PointCloud(torch.rand(20_000, 3))
+pv.ball_query(cloud, cloud, 0.05)
+used = 0.0
+for _ in range(50):
+    torch.rand(100_000).sqrt()  # a team of torch's, which then waits for more
+    before = time.process_time()
+    time.sleep(0.005)
+    used += time.process_time() - before
+print(used)
+"""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=inherited, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert float(result.stdout) < 0.05, "threads run while they wait"

@@ -2,11 +2,10 @@
 
     python tests/fuzz/operators.py --calls 3000 --seed 0
 
-Each call starts from arguments that fit and spoils some of them: other lengths, dtypes, strides, NaN,
-infinity, huge and negative integers, empty tensors, None. Calls are made in worker processes. What counts
-is how they end: a result, an error (ValueError, or one of torch's own), a signal, or no end at all. A crash
-names the seed that repeats it. Results are looked at, too: two calls with the same arguments must agree,
-for memory that nobody wrote does not.
+Each call starts from arguments that fit and spoils some of them: other lengths, dtypes, strides, devices,
+NaN, infinity, huge and negative integers, empty tensors, None. Calls are made in worker processes. It counts
+how they end: a result, an error (ValueError, or one of torch's own), a signal, or no end at all. A fault
+names the seed that repeats it. Two calls with the same arguments must agree: unwritten memory does not.
 """
 
 from __future__ import annotations

@@ -140,3 +140,140 @@ def test_rows_of_a_chunk_lie_inside():
     for first, count in ((1, 2), (-1, 1), (0, -1), (2**62, 2**62), (1, 2**63 - 1)):
         with pytest.raises(ValueError, match="out of range"):
             plan().project(torch.ones(2, 1), first, count, phi, None)
+
+
+def convolution(**changes):
+    """The arguments of the flat convolution, 2 queries, 3 support points, with some changed."""
+    given = {
+        "features": torch.rand(3, 4),
+        "weight": torch.rand(5, 4, 6),
+        "row_offsets": torch.tensor([0, 2, 3]),
+        "indices": torch.tensor([0, 2, 1]),
+        "operand": torch.rand(3, 2),
+        "scale": torch.ones(3),
+        "parameters": torch.rand(15),
+        "column_offsets": torch.tensor([0, 1, 2, 3]),
+        "column_rows": torch.tensor([0, 1, 0]),
+        "column_edges": torch.tensor([0, 2, 1]),
+        "row_order": torch.tensor([1, 0]),
+        "column_order": torch.tensor([2, 0, 1]),
+        "basis": "mlp",
+        "size": 5,
+        "constants": [0.1],
+    } | changes
+    return list(given.values())
+
+
+HOSTILE = {
+    "weights of other channels": {"weight": torch.rand(5, 3, 6)},
+    "weights of other functions": {"weight": torch.rand(4, 4, 6)},
+    "integer features": {"features": torch.ones(3, 4, dtype=torch.int64)},
+    "features of another device": {"features": torch.rand(3, 4, device="meta")},
+    "no offsets at all": {"row_offsets": torch.empty(0, dtype=torch.int64)},
+    "offsets that descend": {"row_offsets": torch.tensor([0, 4, 3])},
+    "indices of no point": {"indices": torch.tensor([0, 3, 1])},
+    "indices of 32 bits": {"indices": torch.tensor([0, 2, 1], dtype=torch.int32)},
+    "operand too short": {"operand": torch.rand(2, 2)},
+    "operand of another dtype": {"operand": torch.rand(3, 2, dtype=torch.float64)},
+    "scale too long": {"scale": torch.ones(4)},
+    "parameters too short": {"parameters": torch.rand(14)},
+    "no function": {"size": 0, "weight": torch.rand(0, 4, 6)},
+    "a repeated row order": {"row_order": torch.tensor([1, 1])},
+    "a short row order": {"row_order": torch.tensor([0])},
+    "half of the orders": {"column_order": None},
+    "half of the columns": {"column_edges": None},
+}
+
+
+@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
+def test_the_flat_convolution_refuses(changes):
+    grads = [torch.rand(2, 6), torch.rand(2, 5), *convolution()]
+    torch.ops.pointvar.convolve(*convolution())
+    torch.ops.pointvar.convolve_backward(*grads, [True] * 5)
+    with pytest.raises(ValueError, match=r"\w"):
+        torch.ops.pointvar.convolve(*convolution(**changes))
+    with pytest.raises(ValueError, match=r"\w"):
+        torch.ops.pointvar.convolve_backward(*grads[:2], *convolution(**changes), [True] * 5)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ([0, 1, 2, 3], [0, 1, 0], [0, 1, 2]),  # edges of other columns
+        ([0, 1, 2, 3], [1, 1, 0], [0, 2, 1]),  # an edge of another row
+        ([0, 2, 2, 3], [0, 0, 1], [0, 0, 2]),  # an edge twice
+        ([0, 1, 2, 3], [0, 1, 0], [0, 2, 2**62]),
+        ([0, 1, 2, 4], [0, 1, 0], [0, 2, 1]),
+    ],
+)
+def test_columns_are_those_of_the_edges(columns):
+    names = ("column_offsets", "column_rows", "column_edges")
+    changes = dict(zip(names, map(torch.tensor, columns), strict=True))
+    # Few outputs, many channels: the way back along the columns.
+    wide = {"features": torch.rand(3, 64), "weight": torch.rand(5, 64, 1)}
+    grads, wanted = [torch.rand(2, 1), torch.rand(2, 5)], [True, True, False, False, False]
+    torch.ops.pointvar.convolve_backward(*grads, *convolution(**wide), wanted)
+    with pytest.raises(ValueError, match=r"offsets|transposed"):
+        torch.ops.pointvar.convolve_backward(*grads, *convolution(**wide, **changes), wanted)
+
+
+@pytest.mark.parametrize(
+    ("grad_out", "grad_response", "wanted"),
+    [
+        (torch.rand(1, 6), torch.rand(2, 5), [True] * 5),
+        (torch.rand(3, 6), torch.rand(2, 5), [True] * 5),
+        (torch.rand(2, 6), torch.rand(2, 4), [True] * 5),
+        (torch.rand(2, 6), torch.rand(2, 5, dtype=torch.float64), [True] * 5),
+        (torch.rand(2, 6), torch.rand(2, 5), [True] * 4),
+    ],
+)
+def test_gradients_have_the_shape_of_the_results(grad_out, grad_response, wanted):
+    with pytest.raises(ValueError, match="must"):
+        torch.ops.pointvar.convolve_backward(grad_out, grad_response, *convolution(), wanted)
+
+
+def test_no_gradient_of_what_is_not_given():
+    values = {"operand": torch.rand(3, 5), "scale": None, "parameters": None, "basis": None, "constants": []}
+    grads = torch.rand(2, 6), torch.rand(2, 5)
+    with pytest.raises(ValueError, match="not given"):
+        torch.ops.pointvar.convolve_backward(*grads, *convolution(**values), [True] * 5)
+
+
+def test_a_tensor_on_the_meta_device_gives_no_result_on_another():
+    """torch then asks the fake kernel, whose memory nobody has written."""
+    with pytest.raises(ValueError, match="one device"):
+        ops.transpose(torch.empty(3, dtype=torch.int64, device="meta"), torch.tensor([0, 1]), 2)
+
+
+@pytest.mark.parametrize("kind", ["values", "known"])
+def test_no_channels_give_zeros(kind):
+    hood = pv.knn(cloud := pv.PointCloud(torch.rand(20, 3)), cloud, 4)
+    features, weight = torch.rand(20, 0), torch.rand(5, 0, 6, requires_grad=True)
+    functions = ops.Values(torch.rand(hood.num_edges, 5))
+    if kind == "known":
+        offsets, scale = hood.relative_positions(), torch.ones(hood.num_edges)
+        functions = ops.Known(ops.Native("mlp", offsets, torch.rand(20), (0.1,)), 5, scale)
+    out, response = ops.convolve(features, weight, ops.Edges(hood.row_offsets, hood.indices, functions))
+    assert torch.equal(out, torch.zeros(20, 6))
+    assert bool(torch.isfinite(response).all())
+    out.sum().backward()
+    assert weight.grad.shape == (5, 0, 6)
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("search", ["ball_query", "knn", "poisson_disk", "farthest_points", "kernel_density"])
+def test_the_reference_refuses_bad_points_too(search, value, time_limit):
+    """Its search for k neighbours would look twice as far for ever."""
+    time_limit(60)
+    points, radii = torch.rand(20, 3), torch.tensor([0.3])
+    points[3, 1] = value
+    counts = torch.tensor([4])
+    rest = {
+        "ball_query": (points, OFFSETS, radii, -1, 0),
+        "knn": (points, OFFSETS, 5),
+        "poisson_disk": (radii, 0),
+        "farthest_points": (counts, torch.tensor([0]), 4),
+        "kernel_density": (radii,),
+    }[search]
+    with pytest.raises(ValueError, match="finite"):
+        getattr(ops.reference, search)(points, OFFSETS, *rest)

@@ -1,7 +1,7 @@
 """What the operators demand of their tensors, before a kernel reads memory by what they say.
 
-Shapes, dtypes and devices only, which cost no look at the numbers. Those that a kernel indexes or allocates
-by (offsets, indices, orders) are looked at by the kernels themselves.
+Shapes, dtypes and devices only, which cost no look at the numbers. The numbers that a kernel indexes or
+allocates by (offsets, indices, orders) are checked by the kernels themselves.
 """
 
 from __future__ import annotations
