@@ -1,6 +1,7 @@
 """Training end to end, on runs of a second."""
 
 import json
+import logging
 import sys
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -177,11 +178,16 @@ def test_same_seed_same_weights_whatever_the_workers() -> None:
     assert not all(torch.equal(first[name], value) for name, value in other.state_dict().items())
 
 
-def test_random_state_of_the_caller_is_kept() -> None:
+def test_random_state_and_log_level_of_the_caller_are_kept() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     fit(tiny({"epochs": 1}))
     assert torch.equal(before, torch.random.get_rng_state())
+    assert logger.level == logging.ERROR
+    logger.setLevel(level)
 
 
 def test_segmentation(tmp_path: Path) -> None:
