@@ -165,6 +165,9 @@ def test_arrays_that_declare_more_than_they_hold(tmp_path: Path) -> None:
     np.lib.format.write_array_header_1_0(content, header)
     alone.write_bytes(content.getvalue() + bytes(48))
     refused(alone, r"\[1000000000, 3\] of float64 takes 24000000000 bytes, there are 48")
+    forged = tmp_path / "b.npy"
+    forged.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1) + bytes(100))
+    refused(forged, "an npy header of version 2 and 4294967295 bytes, there are 112")
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(alone, "points.npy")
     refused(path, "takes 24000000000 bytes, there are 48")

@@ -46,13 +46,15 @@ from pointvar.data import Folder, read_points
 from pointvar.data.modelnet import ModelNet
 from pointvar.data.scanobjectnn import ScanObjectNN
 from pointvar.init import Table
+from pointvar.limits import EXPANSION
+from pointvar.limits import SLACK as LIMIT
 from pointvar.models import Classifier, PlainNet, load, save
 from pointvar.models.storage import read_notes
 from pointvar.train.config import Config, load_config
 
 SECONDS = 5.0
-FACTOR, SLACK = 256, 64 * 2**20  # bytes of memory per byte of the file, and besides
-SPACE = 4 * 2**30  # of addresses, beyond those of a fresh worker
+FACTOR, SLACK = EXPANSION, 4 * LIMIT  # bytes per byte of the file, and besides: copies, caches, modules
+SPACE = 2**29  # of addresses, beyond those of a fresh worker
 EXTREMES = [0, 1, 2, 127, 128, 255, 32767, 65535, 10**8, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1]
 WORDS = ["-1", "0", "1", "999999999", str(10**18), "1e308", "nan", "inf", "-inf", "", "x", "9" * 5000]
 
@@ -60,6 +62,7 @@ WORDS = ["-1", "0", "1", "999999999", str(10**18), "1e308", "nan", "inf", "-inf"
 class Outcome(NamedTuple):
     kind: str  # "read" or "refused", else a finding
     text: str = ""
+    taken: int = 0  # bytes of memory
 
 
 # Files that are whole
@@ -248,8 +251,8 @@ def _attempt(read: Callable[[Path], Any], path: Path) -> Outcome:
         kind = "memory" if isinstance(error, MemoryError) else "exception"
         outcome = Outcome(kind, traceback.format_exc())
     if (taken := _peak() - before) > FACTOR * size + SLACK:
-        return Outcome("memory", f"{taken / 2**20:.0f} MiB for a file of {size} bytes")
-    return outcome
+        outcome = Outcome("memory", f"{taken / 2**20:.0f} MiB for a file of {size} bytes")
+    return outcome._replace(taken=taken)
 
 
 def _work(pipe: Connection) -> None:
@@ -311,7 +314,7 @@ def main() -> int:
     options = parser.parse_args()
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in options.format}
     findings: list[dict[str, Any]] = []
-    slowest, begin = 0.0, time.monotonic()
+    slowest, largest, begin = 0.0, 0, time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         os.environ["POINTVAR_CACHE"] = str(folder / "cache")
@@ -344,6 +347,7 @@ def main() -> int:
                 idle.append(worker)
                 done += 1
                 slowest = max(slowest, time.monotonic() - started)
+                largest = max(largest, outcome.taken)
                 counts[worker.kind][outcome.kind] += 1
                 if outcome.kind not in ("read", "refused"):
                     options.keep.mkdir(parents=True, exist_ok=True)
@@ -364,6 +368,7 @@ def main() -> int:
         "seed": options.seed,
         "seconds": round(time.monotonic() - begin, 1),
         "slowest": round(slowest, 2),
+        "largest MiB": round(largest / 2**20, 1),
         "formats": {kind: dict(count) for kind, count in counts.items()},
         "findings": findings,
     }

@@ -51,6 +51,10 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> Arrays:
 def _array(file: IO[bytes], size: int) -> Array:
     """One array in the npy format that takes ``size`` bytes with its header."""
     major, _ = npy.read_magic(file)
+    length, start = int.from_bytes(file.read(2 if major == 1 else 4), "little"), file.tell()
+    if major not in (1, 2, 3) or start + length > size:
+        raise ValueError(f"an npy header of version {major} and {length} bytes, there are {size}")
+    file.seek(npy.MAGIC_LEN)
     header = (
         npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
     )  # 3 differs in names alone
