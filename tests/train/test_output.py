@@ -343,7 +343,8 @@ def test_one_process_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str
     script.write_text(HOLDER)
     (tmp_path / "config.yaml").write_text(case(folder, epochs=1).to_yaml())
     command = ["train", str(tmp_path / "config.yaml")]
-    with subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE) as holder:
+    holder = subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE)
+    try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         for resume in ([], ["--resume"]):
@@ -351,8 +352,9 @@ def test_one_process_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str
             shown = capsys.readouterr().err
             assert re.search(rf"in use by process {holder.pid} on \S+, since 20\d\d-.*: wait for it", shown)
         assert {path.name for path in folder.iterdir()} == {".lock", "running.json"}
+    finally:
         holder.kill()  # what it leaves is stale
-        holder.wait()
+        holder.communicate()
     assert json.loads((folder / "running.json").read_text())["pid"] == holder.pid
     assert main(command) == 0
 
