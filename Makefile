@@ -66,7 +66,7 @@ mutants: .venv/installed
 SANITIZER = $(shell $${CXX:-g++} -print-file-name=lib$(1).so)
 SANITIZED = PYTHONPATH=tests POINTVAR_SANITIZED=$$(echo build/sanitize/address/_native_baseline*.so) \
 	LD_PRELOAD="$(call SANITIZER,asan) $(call SANITIZER,ubsan) $(call SANITIZER,stdc++)" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 CALLS ?= 500
 
 sanitize: .venv/installed

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ EXPECTED = (
     "MemoryError",
     "AttributeError",
 )  # the last: of None
+MEMORY = 8 << 30  # bytes of a worker: a size of 2^31 is one that a large machine may have room for
 FLOATS = [0.0, -0.0, 1e-45, 1e-38, 1e-20, 1e20, 3e38, 1e300, -1e30, math.nan, math.inf, -math.inf]
 INTEGERS = [
     -1,
@@ -234,13 +236,16 @@ class Call:
 
 def work(seeds: range) -> None:
     """Makes the calls of these seeds; a line before each and one after it."""
-    import sanitized  # noqa: F401
+    import sanitized
     import torch
 
     import pointvar as pv
 
     pv.native_info()
     from pointvar import ops  # noqa: F401
+
+    if not sanitized.FILE:  # whose shadow memory is beyond any limit; there ASAN_OPTIONS sets one
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
     torch.set_num_threads(2)
     for seed in seeds:

@@ -263,7 +263,7 @@ def test_no_channels_give_zeros(kind):
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize("search", ["ball_query", "knn", "poisson_disk", "farthest_points", "kernel_density"])
 def test_the_reference_refuses_bad_points_too(search, value, time_limit):
-    """Its search for k neighbours would look twice as far for ever."""
+    """A search that doubles its radius until it has k neighbours must not depend on NaN to end."""
     time_limit(60)
     points, radii = torch.rand(20, 3), torch.tensor([0.3])
     points[3, 1] = value
