@@ -84,8 +84,8 @@ SITUATIONS = {
     ),
     "train, no labels": ([*SEGMENT, "--data.path=unlabelled"], "unlabelled/train/a.npz: no label"),
     "train, NaN": ([*SEGMENT, "--data.path=broken"], "broken/train/a.npz: .*1 of 200 points are not finite"),
-    "train, missing settings": (["train", "absent.yaml"], "absent.yaml is neither"),
-    "train, a folder as settings": (["train", "scenes"], "scenes is neither"),
+    "train, missing settings": (["train", "absent.yaml"], "absent.yaml: neither"),
+    "train, a folder as settings": (["train", "scenes"], "scenes: neither"),
     "evaluate, no run": (["evaluate", "absent"], "absent is not a run"),
     "evaluate, a file": (["evaluate", "file"], "file is not a run"),
     "evaluate, an empty folder": (["evaluate", "nothing"], "nothing is not a run"),
@@ -100,7 +100,7 @@ SITUATIONS = {
     ),
     "evaluate, NaN": (["evaluate", "segments", "--data.path=broken"], "broken/test/a.npz: "),
     "predict, no network": (["predict", "absent", "scenes/test/a.npz"], "there is no file absent"),
-    "predict, an empty folder": (["predict", "nothing", "scenes/test/a.npz"], "nothing/model.safetensors"),
+    "predict, an empty folder": (["predict", "nothing", "scenes/test/a.npz"], "nothing is not a run"),
     "predict, no saved network": (["predict", "file", "scenes/test/a.npz"], "file is not a network"),
     "report, missing": (["report", "absent"], "absent: there is no such file or folder"),
     "report, an empty folder": (["report", "nothing"], "nothing to report in nothing"),
@@ -108,11 +108,11 @@ SITUATIONS = {
     # Output
     "train, output is a file": (
         [*SEGMENT, "--data.path=scenes", "--output=file"],
-        "file is a file where a folder",
+        "the output file is a file: choose a folder",
     ),
     "train, output in a file": (
         [*SEGMENT, "--data.path=scenes", "--output=file/run"],
-        "file/run: file is a file where a folder is needed; choose another",
+        "cannot write file/run: Not a directory; choose another folder",
     ),
     "report, output is a folder": (
         ["report", "segments", "--output", "scenes"],
@@ -123,12 +123,12 @@ SITUATIONS = {
         "file is a file where a folder",
     ),
     "tables, output is a folder": (["tables", "folder.json", *TABLE], "folder.json is a folder"),
-    "tables, output in a file": (["tables", "file/t.json", *TABLE], "file is a file where a folder"),
+    "tables, output in a file": (["tables", "file/t.json", *TABLE], "cannot write file: File exists"),
     "demo, output is a file": (["demo", "--output", "file"], "file is a file where a folder is needed"),
     "demo, output in a file": (["demo", "--output", "file/demo"], "file/demo: file is a file where a folder"),
     "predict, output is a file": (
         ["predict", "segments", "scenes/test/a.npz", "--output", "file"],
-        "file is a file",
+        "cannot write file: File exists; choose another folder",
     ),
     # Both kinds of networks
     **{
@@ -235,5 +235,9 @@ def test_a_full_disk_is_told(place, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    refused(["evaluate", "segments"], "segments/evaluation.json: the disk is full; make room", capsys)
+    refused(
+        ["evaluate", "segments"],
+        "cannot write segments/evaluation.json: No space left on device; free some space",
+        capsys,
+    )
     assert not list((place / "segments").glob(".*.writing"))

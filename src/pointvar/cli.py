@@ -89,7 +89,7 @@ def told(error: Exception) -> str:
     if isinstance(error, ArgumentError):
         return " ".join(str(error).split())
     if not isinstance(error, OSError) or error.filename is None:
-        return str(error)
+        return getattr(error, "strerror", None) or str(error)  # without the number of the system's error
     path = Path(os.fsdecode(error.filename))
     if error.errno == errno.ENOSPC:
         return f"{path}: the disk is full; make room, then give the same command again"

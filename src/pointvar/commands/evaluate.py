@@ -51,6 +51,8 @@ def network_of(path: Path) -> tuple[Any, dict[str, Any]]:
     again = f"pointvar train {path / 'config.yaml'} --resume" if path.is_dir() else ""
     file = path / "model.safetensors" if path.is_dir() else path
     if again and not file.is_file():
+        if not (path / "config.yaml").is_file():
+            raise ValueError(f"{path} is not a run: it has neither config.yaml nor model.safetensors")
         raise ValueError(f"{path} has no model.safetensors: the run has not ended. Go on with it: {again}")
     try:
         model, notes = load(file), read_notes(file)
