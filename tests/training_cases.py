@@ -7,8 +7,8 @@ import torch
 import pointvar as pv
 from pointvar.data import Sample
 from pointvar.train import Config, Data, Prepared, load_config
+from pointvar.train.build import transform_of
 from pointvar.train.loader import TRAIN, BatchIndex, Preparation
-from pointvar.train.sources import transform_of
 
 TINY: dict[str, Any] = {
     "data": {

@@ -254,6 +254,25 @@ def test_checkpoints_of_older_versions(copy: Path, tmp_path: Path) -> None:
     same(fit(case(copy), resume=True, verbose=False))
 
 
+class Foreign:
+    """Unpickled, it would make a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_nothing_in_a_checkpoint_is_executed(copy: Path, tmp_path: Path) -> None:
+    made = tmp_path / "executed"
+    checkpoint = torch.load(copy / "last.ckpt", weights_only=True)
+    AtomicCheckpoints().save_checkpoint({**checkpoint, "hyper_parameters": Foreign(made)}, copy / "last.ckpt")
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be loaded"):  # whole, but not one of ours
+        fit(case(copy), resume=True, verbose=False)
+    assert not made.exists()
+
+
 def test_an_older_checkpoint_without_its_configuration(copy: Path) -> None:
     content = torch.load(copy / "last.ckpt", weights_only=True)
     del content["callbacks"]["History"]["settings"]

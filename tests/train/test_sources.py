@@ -12,7 +12,7 @@ from training_cases import one_cloud, room_data
 from pointvar.data import DATASETS, PointData, Sample
 from pointvar.data.transforms import Jitter, Mirror, NormalizeBox, PoissonDisk, Rotate, Scale, Subset
 from pointvar.train import Data, DataConfig, load_data
-from pointvar.train.sources import augmentation, load_split, preparation, transform_of
+from pointvar.train.build import augmentation, load_split, preparation, transform_of
 
 
 class Counted(PointData):

@@ -11,8 +11,8 @@ from training_cases import one_cloud, room_data, small_classifier, tiny
 import pointvar as pv
 from pointvar.data import Sample
 from pointvar.train import Data, class_probabilities, evaluate, predict_scene
+from pointvar.train.build import transform_of
 from pointvar.train.loader import TEST, BatchIndex, Preparation
-from pointvar.train.sources import transform_of
 from pointvar.train.voting import tiles
 
 

@@ -28,7 +28,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Evaluates, with as many votes as the run's configuration or ``--votes`` says."""
     from pointvar.train import Data, evaluate
-    from pointvar.train.sources import load_split
+    from pointvar.train.build import load_split
 
     folder = Path(given.pop("run"))
     if not (folder / "config.yaml").is_file():

@@ -1,3 +1,5 @@
+from .build import Data as Data
+from .build import load_data as load_data
 from .clipping import AdaptiveClipping as AdaptiveClipping
 from .config import RECIPES as RECIPES
 from .config import Config as Config
@@ -15,8 +17,6 @@ from .loader import Prepared as Prepared
 from .metrics import Metrics as Metrics
 from .module import ClassificationModule as ClassificationModule
 from .module import SegmentationModule as SegmentationModule
-from .sources import Data as Data
-from .sources import load_data as load_data
 from .voting import class_probabilities as class_probabilities
 from .voting import evaluate as evaluate
 from .voting import predict_scene as predict_scene

@@ -18,7 +18,7 @@ from torch import nn
 from pointvar.data import class_weights, label_counts
 from pointvar.data.transforms import mixed, seeded
 from pointvar.layers import restored
-from pointvar.train.build import build_model
+from pointvar.train.build import Data, build_model, load_data
 from pointvar.train.callbacks import Checkpoints, History, Interrupted, ProgressBar
 from pointvar.train.config import Config
 from pointvar.train.divergence import DivergedError
@@ -26,7 +26,6 @@ from pointvar.train.initialise import VarianceInit, forward
 from pointvar.train.loader import INIT, WEIGHTS, Loader, loaders
 from pointvar.train.module import ClassificationModule, SegmentationModule
 from pointvar.train.output import AtomicCheckpoints, Resumed, RunFolder, make_logger
-from pointvar.train.sources import Data, load_data
 from pointvar.train.voting import evaluate
 
 

@@ -15,8 +15,8 @@ from pointvar.data import CropSampler, Sample, SphereCrops, Transform, collate
 from pointvar.data.crops import Place
 from pointvar.data.transforms import mixed, seeded
 from pointvar.geometry import Hierarchy
+from pointvar.train.build import Data, transform_of
 from pointvar.train.config import Config, DataConfig
-from pointvar.train.sources import Data, transform_of
 
 TRAIN, TEST, INIT, WEIGHTS, DROPOUT, ORDER, SAMPLE, LEVELS = range(8)
 """Names of streams of random numbers."""

@@ -39,8 +39,8 @@ import pointvar
 from pointvar.atomic import names_file, write_atomically
 from pointvar.models import save
 from pointvar.models.storage import can_save
+from pointvar.train.build import Data
 from pointvar.train.config import Config, load_config
-from pointvar.train.sources import Data
 
 if TYPE_CHECKING:
     from pointvar.train.fit import Result

@@ -14,10 +14,10 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from pointvar.cloud import PointCloud
 from pointvar.data import Sample, cover
 from pointvar.data.transforms import seeded
+from pointvar.train.build import Data, transform_of
 from pointvar.train.config import DataConfig
 from pointvar.train.loader import LEVELS, SAMPLE, TEST, BatchIndex, Preparation, takes_queries
 from pointvar.train.metrics import Metrics
-from pointvar.train.sources import Data, transform_of
 
 TILE = 500_000
 SPHERE = 150_000
