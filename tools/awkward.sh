@@ -7,7 +7,7 @@ set -euo pipefail
 python=$(realpath -s "$(command -v "$1")")
 shift
 cd "$(dirname "$0")/.."
-place=$(mktemp -d "/tmp/pointvar awkward.XXXXXX")
+place=$(mktemp -d -t "pointvar awkward.XXXXXX")
 trap 'rm -rf "$place"' EXIT
 copy="$place/a check out"
 mkdir -p "$copy/src/pointvar" "$place/temporary files"
