@@ -1,5 +1,6 @@
 """Folders of runs with a file that is damaged or gone: one line says which, and what to do."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -97,9 +98,9 @@ def test_model(
     files = [str(finished / "cloud.ply")] if command == "predict" else []
     shown = said([command, str(run), *files], capsys)
     assert "model.safetensors" in shown
-    again = f"pointvar train {run / 'config.yaml'} --resume"
+    again = f"pointvar train {shlex.quote(str(run / 'config.yaml'))} --resume"
     assert shown.endswith(again)
-    assert main(again.split()[1:]) == 0  # as it says, wherever the folder was before
+    assert main(shlex.split(again)[1:]) == 0  # as it says, wherever the folder was before
     assert main([command, str(run), *files]) == 0
 
 

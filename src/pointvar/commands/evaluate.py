@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -48,7 +49,7 @@ def network_of(path: Path) -> tuple[Any, dict[str, Any]]:
     """The network of a run's folder or of a file, and what is known of its data: classes, task, settings."""
     from pointvar.models import load, read_notes
 
-    again = f"pointvar train {path / 'config.yaml'} --resume" if path.is_dir() else ""
+    again = f"pointvar train {quote(str(path / 'config.yaml'))} --resume" if path.is_dir() else ""
     file = path / "model.safetensors" if path.is_dir() else path
     if again and not file.is_file():
         if not (path / "config.yaml").is_file():

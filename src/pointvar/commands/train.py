@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -52,7 +53,9 @@ def run(given: Namespace) -> int:
         print(f"diverged: {result.diverged}", file=sys.stderr)
         return 1
     if result.interrupted:
-        print(f"stopped; go on with: pointvar train {Path(config.output) / 'config.yaml'} --resume")
+        print(
+            f"stopped; go on with: pointvar train {quote(str(Path(config.output) / 'config.yaml'))} --resume"
+        )
         return 130
     if result.metrics:  # of several processes, the first has them
         accuracy, iou = result.metrics["accuracy"], result.metrics["mean_iou"]

@@ -27,6 +27,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -239,7 +240,7 @@ class RunFolder:
             else:
                 break
         else:
-            start = f"pointvar train {self.path / 'config.yaml'} --output=ANOTHER_FOLDER"
+            start = f"pointvar train {quote(str(self.path / 'config.yaml'))} --output=ANOTHER_FOLDER"
             raise ValueError(f"cannot resume: {'; '.join(problems)}. Start the run anew: {start}")
         if problems:
             aside = ""
