@@ -12,6 +12,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
     page = report.save(output / "report.html")
     print("\n" + _table(runs) + "\n")
     if repeated:
-        print(f"All of it was there already; to start over: pointvar demo --output {output} --fresh")
+        again = f"pointvar demo --output {quote(str(output))} --fresh"
+        print(f"All of it was there already; to start over: {again}")
     print(f"report: {page}" + ("" if repeated else f" (after {span(time.monotonic() - begin)})"))
 
 
