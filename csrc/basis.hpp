@@ -100,6 +100,12 @@ class Basis {
 
     // How many numbers `backward` adds up for the parameters: the map and the bias, padded, axis by axis.
     int64_t parameter_sums() const { return kind == Kind::mlp ? (dim + 1) * padded() : 0; }
+    // The same in the order in which parameters are given: the map [K, dim], then its bias [K].
+    int64_t parameters() const { return kind == Kind::mlp ? (dim + 1) * size : 0; }
+    void add_to_parameters(const T* sums, T* to) const {
+        for (int axis = 0; axis <= dim; ++axis)
+            for (int64_t i = 0; i < size; ++i) to[axis < dim ? i * dim + axis : size * dim + i] += sums[axis * padded() + i];
+    }
 
     // grad: [n, padded], of b at the edges first, ..., first + n - 1, padded with zeros. Adds to `sums` and writes the
     // gradients of the offsets, where these are not null.

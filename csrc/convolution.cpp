@@ -1,4 +1,4 @@
-// The steps of a convolution as Python functions, a chunk of rows at a time; `ops/convolve.py` puts them together.
+// The steps of a convolution as Python functions, a chunk of rows at a time; `ops/native_convolve.py` puts them together.
 #include "bindings.hpp"
 #include "projection.hpp"
 
@@ -53,54 +53,52 @@ Kind kind_of(const std::string& name) {
 template <class T>
 class Plan {
    public:
-    Plan(Integers row_offsets, Integers indices, Order order, int64_t support, std::string kind, int64_t size,
-         Matrix<T> edges, std::optional<Values<T>> scale, Values<T> parameters, std::vector<double> constants)
-        : row_offsets_(row_offsets), indices_(indices), order_(order), edges_(edges), scale_(scale),
-          parameters_(parameters), support_(support), count_(int64_t(indices.shape(0))),
-          rows_(int64_t(row_offsets.shape(0)) - 1), basis_(make(kind_of(kind), size, constants)) {
+    Plan(Integers row_offsets, Integers indices, Order order, Matrix<T> features, std::string kind, int64_t size,
+         Matrix<T> edges, std::optional<Values<T>> scale, std::optional<Values<T>> parameters, std::vector<double> constants)
+        : row_offsets_(row_offsets), indices_(indices), order_(order), features_(features), edges_(edges), scale_(scale),
+          parameters_(parameters), support_(int64_t(features.shape(0))), channels_(int64_t(features.shape(1))),
+          count_(int64_t(indices.shape(0))), rows_(int64_t(row_offsets.shape(0)) - 1),
+          basis_(make(kind_of(kind), size, constants)) {
         check_offsets(row_offsets_, count_);
         require(within(indices_, support_), "indices must name support points");
         check_order(order_, rows_);
     }
 
-    void project(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Maybe<T> response) const {
+    void project(int64_t first, int64_t count, Array<T> phi, Maybe<T> norm) const {
         check_rows(first, count);
-        const int64_t channels = check_features(features, support_);
-        require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
-        require(!response || int64_t(response->size()) == rows_ * basis_.size, "response must be [M, K]");
+        require(int64_t(phi.size()) >= count * basis_.size * channels_, "phi is too small");
+        require(!norm || int64_t(norm->size()) == rows_, "norm must be [M]");
         nb::gil_scoped_release release;
-        pointvar::project(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}, first, count, features.data(),
-                          channels, phi.data(), pointer(response));
+        pointvar::project(basis_, rows(), first, count, features_.data(), channels_, phi.data(), pointer(norm));
     }
 
-    // The same over the columns: features live at the queries, rows are the support points.
-    void project_back(Matrix<T> features, int64_t first, int64_t count, Array<T> phi, Integers offsets, Integers rows,
+    // The same over the columns, of what lives at the queries; rows are the support points.
+    void project_back(Matrix<T> grad, int64_t first, int64_t count, Array<T> phi, Integers offsets, Integers rows,
                       Integers edges, Order order) const {
         check_columns(offsets, rows, edges, order);
         require(first >= 0 && count >= 0 && count <= support_ - first, "rows out of range");
-        const int64_t channels = check_features(features, rows_);
+        const int64_t channels = int64_t(grad.shape(1));
+        require(int64_t(grad.shape(0)) == rows_, "a gradient needs one row per query");
         require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
         nb::gil_scoped_release release;
-        pointvar::project(basis_, Edges{offsets.data(), rows.data(), edges.data(), pointer(order)}, first, count, features.data(), channels,
-                          phi.data(), static_cast<T*>(nullptr));
+        pointvar::project(basis_, Edges{offsets.data(), rows.data(), edges.data(), pointer(order)}, first, count, grad.data(),
+                          channels, phi.data(), static_cast<T*>(nullptr));
     }
 
-    void unproject(Matrix<T> features, int64_t first, int64_t count, Array<T> grad_phi, Maybe<T> grad_response,
-                   Maybe<T> grad_features, Maybe<T> grad_edges, Maybe<T> grad_scale, Maybe<T> grad_sums) const {
+    void unproject(int64_t first, int64_t count, Array<T> grad_phi, Maybe<T> norm, Maybe<T> grad_features,
+                   Maybe<T> grad_edges, Maybe<T> grad_scale, Maybe<T> grad_parameters) const {
         check_rows(first, count);
-        const int64_t channels = check_features(features, support_);
-        require(int64_t(grad_phi.size()) >= count * basis_.size * channels, "grad_phi is too small");
-        require(!grad_features || int64_t(grad_features->size()) == support_ * channels, "grad_features must be [N, C]");
+        require(int64_t(grad_phi.size()) >= count * basis_.size * channels_, "grad_phi is too small");
+        require(!norm || int64_t(norm->size()) == rows_, "norm must be [M]");
+        require(!grad_features || int64_t(grad_features->size()) == support_ * channels_, "grad_features must be [N, C]");
         require(!grad_edges || grad_edges->size() == edges_.size(), "grad_edges must be like edges");
         require(!grad_scale || int64_t(grad_scale->size()) == count_, "grad_scale must be [E]");
-        require(!grad_sums || int64_t(grad_sums->size()) == basis_.parameter_sums(), "wrong number of sums");
-        require(!grad_response || int64_t(grad_response->size()) == rows_ * basis_.size, "grad_response must be [M, K]");
-        require(!basis_.given() || !(grad_scale || grad_sums), "values have neither scale nor parameters");
+        require(!grad_parameters || int64_t(grad_parameters->size()) == basis_.parameters(), "wrong number of parameters");
+        require(!basis_.given() || !(grad_scale || grad_parameters), "values have neither scale nor parameters");
         nb::gil_scoped_release release;
-        pointvar::unproject(basis_, Edges{row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}, first, count, features.data(),
-                            channels, grad_phi.data(),
-                            Gradients<T>{pointer(grad_features), pointer(grad_edges), pointer(grad_scale), pointer(grad_sums),
-                                         pointer(grad_response)});
+        pointvar::unproject(basis_, rows(), first, count, features_.data(), channels_, grad_phi.data(),
+                            Gradients<T>{pointer(grad_features), pointer(grad_edges), pointer(grad_scale), pointer(grad_parameters),
+                                         pointer(norm)});
     }
 
     // ||phi[x]||^2 of each row, in double precision.
@@ -119,12 +117,11 @@ class Plan {
         });
     }
 
-    int64_t parameter_sums() const { return basis_.parameter_sums(); }
-    int64_t padded() const { return basis_.padded(); }
+    int64_t parameters() const { return basis_.parameters(); }
 
    private:
     Basis<T> make(Kind kind, int64_t size, const std::vector<double>& constants) const {
-        const int64_t width = int64_t(edges_.shape(1)), given = int64_t(parameters_.shape(0));
+        const int64_t width = int64_t(edges_.shape(1)), given = parameters_ ? int64_t(parameters_->shape(0)) : 0;
         require(int64_t(edges_.shape(0)) == count_ && size >= 1, "edges need one row per index");
         require(!scale_ || int64_t(scale_->shape(0)) == count_, "scale needs one value per edge");
         if (kind == Kind::values) {
@@ -142,8 +139,8 @@ class Plan {
         require(constants.size() == wanted, "wrong number of constants");
         if (kind == Kind::spherical)
             check_bins(size, width, constants);
-        return Basis<T>(kind, size, int(kind == Kind::values ? 1 : width), edges_.data(), scale_ ? scale_->data() : nullptr,
-                        parameters_.data(), constants);
+        return Basis<T>(kind, size, int(kind == Kind::values ? 1 : width), edges_.data(), pointer(scale_),
+                        pointer(parameters_), constants);
     }
     // Each count is at least 1 and at most K, so that their product cannot overflow; in 1D left and right are two.
     static void check_bins(int64_t size, int64_t width, const std::vector<double>& constants) {
@@ -159,10 +156,7 @@ class Plan {
     void check_rows(int64_t first, int64_t count) const {
         require(first >= 0 && count >= 0 && count <= rows_ - first, "rows out of range");
     }
-    static int64_t check_features(const Matrix<T>& features, int64_t rows) {
-        require(int64_t(features.shape(0)) == rows, "features need one row per point");
-        return int64_t(features.shape(1));
-    }
+    Edges rows() const { return {row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}; }
     // The columns must be those of these edges. Their numbers are looked at once, and the arrays are held from then on.
     void check_columns(const Integers& offsets, const Integers& rows, const Integers& edges, const Order& order) const {
         const std::array<const int64_t*, 4> now = {offsets.data(), rows.data(), edges.data(), pointer(order)};
@@ -189,10 +183,9 @@ class Plan {
 
     Integers row_offsets_, indices_;
     Order order_;
-    Matrix<T> edges_;
-    std::optional<Values<T>> scale_;
-    Values<T> parameters_;
-    int64_t support_, count_, rows_;
+    Matrix<T> features_, edges_;
+    std::optional<Values<T>> scale_, parameters_;
+    int64_t support_, channels_, count_, rows_;
     Basis<T> basis_;
     mutable std::vector<Integers> columns_;
     mutable std::array<const int64_t*, 4> checked_{};
@@ -201,20 +194,17 @@ class Plan {
 template <class T>
 void bind(nb::module_& m, const char* name) {
     nb::class_<Plan<T>>(m, name)
-        .def(nb::init<Integers, Integers, Order, int64_t, std::string, int64_t, Matrix<T>, std::optional<Values<T>>, Values<T>,
-                      std::vector<double>>(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg(),
+        .def(nb::init<Integers, Integers, Order, Matrix<T>, std::string, int64_t, Matrix<T>, std::optional<Values<T>>,
+                      std::optional<Values<T>>, std::vector<double>>(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
-        .def("project", &Plan<T>::project, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
-             nb::arg().noconvert())
+        .def("project", &Plan<T>::project, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg().noconvert())
         .def("project_back", &Plan<T>::project_back, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
-        .def("unproject", &Plan<T>::unproject, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
-             nb::arg().noconvert())
+        .def("unproject", &Plan<T>::unproject, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
         .def("squared_norms", &Plan<T>::squared_norms, nb::arg().noconvert(), nb::arg().noconvert())
-        .def_prop_ro("parameter_sums", &Plan<T>::parameter_sums)
-        .def_prop_ro("padded", &Plan<T>::padded);
+        .def_prop_ro("parameters", &Plan<T>::parameters);
 }
 
 }  // namespace

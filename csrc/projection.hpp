@@ -98,53 +98,100 @@ struct Scratch {
     std::vector<int64_t> edges;
 };
 
-// phi: [K, C] of one row, zeroed and filled; response: [K] or null.
+// The Euclidean norm, or infinity in place of 0. Squares neither overflow nor vanish: those of single precision are
+// summed in double precision, others in units of the largest number.
+template <class T>
+T norm_of(const T* numbers, int64_t count) {
+    double unit = 1, total = 0;
+    if constexpr (sizeof(T) == 8) {
+        unit = 0;
+        for (int64_t i = 0; i < count; ++i) unit = std::max(unit, std::abs(numbers[i]));
+        if (!(unit > 0)) return std::numeric_limits<T>::infinity();
+    }
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < count; ++i) total += (double(numbers[i]) / unit) * (double(numbers[i]) / unit);
+    return total == 0 ? std::numeric_limits<T>::infinity() : T(std::sqrt(total) * unit);
+}
+
+// Divides count numbers, a multiple of the lanes of a vector, by a norm: where it has an inverse, by a product.
+template <class T>
+void divide(T* numbers, int64_t count, T norm) {
+    const T inverse = T(1) / norm;
+    if (inverse == 0 || std::isnormal(inverse))
+        for (int64_t i = 0; i < count; i += kLanes<T>) store(numbers + i, load(numbers + i) * inverse);
+    else
+        for (int64_t i = 0; i < count; i += kLanes<T>) store(numbers + i, load(numbers + i) / norm);
+}
+
+// Divides the values v [n, P] of a row by their response s = || sum over e of v[e] ||, so that a constant feature keeps
+// its norm; returns s. Where s is 0 it counts as infinite, and all values become 0.
+template <class T>
+T divide_by_response(T* v, int64_t n, int64_t P, T* response) {
+    for (int64_t k = 0; k < P; k += kLanes<T>) {
+        Vector<T> total{};
+        for (int64_t e = 0; e < n; ++e) total += load(v + e * P + k);
+        store(response + k, total);
+    }
+    const T norm = norm_of(response, P);
+    divide(v, n * P, norm);
+    return norm;
+}
+
+// phi: [K, C] of one row where each edge has one function that is not 0.
+template <class T>
+void project_bins(const Basis<T>& basis, const Edges& list, int64_t row, const T* features, int64_t channels, T* phi,
+                  T* norm, Scratch<T>& scratch) {
+    const int64_t first = list.row_offsets[row], n = list.row_offsets[row + 1] - first, K = basis.size;
+    scratch.edges.resize(size_t(n));
+    scratch.values.assign(size_t(K), T(0));
+    for (int64_t e = 0; e < n; ++e) {
+        const int64_t edge = list.at(first + e);
+        scratch.edges[size_t(e)] = basis.bin(edge);
+        scratch.values[size_t(scratch.edges[size_t(e)])] += basis.scale(edge);
+    }
+    const T s = norm ? *norm = norm_of(scratch.values.data(), K) : T(1);
+    std::fill(phi, phi + K * channels, T(0));
+    for (int64_t e = 0; e < n; ++e) {
+        const T q = basis.scale(list.at(first + e)) / s;
+        const T* source = features + list.indices[first + e] * channels;
+        T* to = phi + scratch.edges[size_t(e)] * channels;
+        for (int64_t c = 0; c < channels; ++c) to[c] += q * source[c];
+    }
+}
+
+// phi: [K, C] of one row, divided by its response where there is a place for that.
 template <class T>
 void project_row(const Basis<T>& basis, const Edges& list, int64_t row, const T* features, int64_t channels, T* phi,
-                 T* response, Scratch<T>& scratch) {
-    const int64_t first = list.row_offsets[row], n = list.row_offsets[row + 1] - first, K = basis.size;
-    if (basis.one_hot()) {
-        std::fill(phi, phi + K * channels, T(0));
-        if (response) std::fill(response, response + K, T(0));
-        for (int64_t e = first; e < first + n; ++e) {
-            const int64_t edge = list.at(e), bin = basis.bin(edge);
-            const T q = basis.scale(edge);
-            const T* source = features + list.indices[e] * channels;
-            T* to = phi + bin * channels;
-            for (int64_t c = 0; c < channels; ++c) to[c] += q * source[c];
-            if (response) response[bin] += q;
-        }
-        return;
-    }
-    const int64_t P = basis.padded();
+                 T* norm, Scratch<T>& scratch) {
+    if (basis.one_hot()) return project_bins(basis, list, row, features, channels, phi, norm, scratch);
+    const int64_t first = list.row_offsets[row], n = list.row_offsets[row + 1] - first, K = basis.size, P = basis.padded();
     scratch.features.resize(size_t(n));
     for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[first + e] * channels;
     const T* v;
-    if (basis.given() && !list.edges && K == P) {
+    if (basis.given() && !list.edges && !norm && K == P) {
         v = basis.given(first);
     } else {
         scratch.values.resize(size_t(n * P));
         basis.evaluate(n, [first, list](int64_t e) { return list.at(first + e); }, scratch.values.data());
         v = scratch.values.data();
     }
+    if (norm) {
+        scratch.turned.resize(size_t(P));
+        *norm = divide_by_response(scratch.values.data(), n, P, scratch.turned.data());
+    }
     const T* const* rows = scratch.features.data();
     const auto from = [rows](int64_t e) { return rows[e]; };
     const auto value = [v, P](int64_t e, int64_t i) { return v[e * P + i]; };
     const int64_t c = sum_blocks<T>(K, channels, n, value, from, [=](int64_t i) { return phi + i * channels; });
     const int64_t rest = channels - c;
-    if (!rest && !response) return;
-    // Along K: the channels that are left, and the response as that of the feature 1.
-    scratch.turned.resize(size_t((rest + 1) * P));
+    if (!rest) return;
+    scratch.turned.resize(size_t(rest * P));  // along K: the channels that are left
     T* turned = scratch.turned.data();
-    const auto values = [v, P](int64_t e) { return v + e * P; };
-    const auto to = [turned, P](int64_t r) { return turned + r * P; };
-    sum_blocks<T>(rest, P, n, [rows, c](int64_t e, int64_t r) { return rows[e][c + r]; }, values, to);
+    sum_blocks<T>(
+        rest, P, n, [rows, c](int64_t e, int64_t r) { return rows[e][c + r]; }, [v, P](int64_t e) { return v + e * P; },
+        [turned, P](int64_t r) { return turned + r * P; });
     for (int64_t i = 0; i < K; ++i)
         for (int64_t r = 0; r < rest; ++r) phi[i * channels + c + r] = turned[r * P + i];
-    if (response) {
-        sum_blocks<T>(1, P, n, [](int64_t, int64_t) { return T(1); }, values, to);
-        std::copy(turned, turned + K, response);
-    }
 }
 
 // Asks for the edges of a row ahead of time: rows that are not visited one after the other are not foreseen otherwise.
@@ -158,17 +205,18 @@ void fetch_row(const Basis<T>& basis, const Edges& list, int64_t row) {
         basis.fetch(begin, end);
 }
 
-// phi: [count, K, C] of the rows at the places first, ..., first + count - 1; response: [M, K] or null.
+// phi: [count, K, C] of the rows at the places first, ..., first + count - 1. With norm [M], each row is divided by its
+// response, which is written there.
 template <class T>
 void project(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t channels,
-             T* phi, T* response) {
+             T* phi, T* norm) {
     parallel_for(count, 16, [&](int64_t begin, int64_t end) {
         static thread_local Scratch<T> scratch;
         for (int64_t i = begin; i < end; ++i) {
             const int64_t row = list.row(first + i);
             if (list.order && i + 2 < count) fetch_row(basis, list, list.row(first + i + 2));
             project_row(basis, list, row, features, channels, phi + i * basis.size * channels,
-                        response ? response + row * basis.size : nullptr, scratch);
+                        norm ? norm + row : nullptr, scratch);
         }
     });
 }
@@ -196,14 +244,14 @@ struct Gradients {
     T* features;       // [N, C], added to, or null
     T* edges;          // [E, K] of the values or [E, D] of the offsets, or null
     T* scale;          // [E] of q, or null
-    T* parameters;     // [parameter_sums], added to, or null
-    const T* response; // [M, K], gradient of the response, or null
+    T* parameters;     // as the basis has them, added to, or null
+    const T* norm;     // [M], the response that rows were divided by, or null
 };
 
-// grad_F[y, c] += sum over i of v[e, i] g[i, c]
+// grad_F[y, c] += sum over i of v[e, i] / s g[i, c]
 template <class T>
 void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, int64_t channels,
-                        const T* grad_phi, T* grad_features) {
+                        const T* grad_phi, T* grad_features, const T* norm) {
     const int64_t K = basis.size, P = basis.padded();
     const uint32_t team = uint32_t(threads());
     parallel_for(team, 1, [&](int64_t own, int64_t) {
@@ -226,6 +274,7 @@ void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first,
             scratch.values.resize(size_t(n * P));
             T* v = scratch.values.data();
             basis.evaluate(n, [edges](int64_t e) { return edges[e]; }, v);
+            if (norm) divide(v, n * P, norm[row]);
             const int64_t c = sum_blocks<T, true>(
                 n, channels, K, [v, P](int64_t k, int64_t e) { return v[e * P + k]; },
                 [g, channels](int64_t k) { return g + k * channels; }, [targets](int64_t e) { return targets[e]; });
@@ -241,6 +290,31 @@ void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first,
                 }
         }
     });
+}
+
+// From the gradient g of the divided values u = v / s, s = || sum over e of v[e] ||, to that of v:
+// (g[e] - t r) / s with r = sum over e of u[e], a unit vector, and t = sum over e of u[e] . g[e].
+template <class T>
+void through_response(const Basis<T>& basis, int64_t first, int64_t n, T norm, T* grad, Scratch<T>& scratch) {
+    const int64_t P = basis.padded();
+    scratch.values.resize(size_t(n * P));
+    scratch.turned.resize(size_t(P));
+    T *u = scratch.values.data(), *r = scratch.turned.data();
+    basis.evaluate(n, [first](int64_t e) { return first + e; }, u);
+    divide(u, n * P, norm);
+    Vector<T> together{};
+    for (int64_t k = 0; k < P; k += kLanes<T>) {
+        Vector<T> total{};
+        for (int64_t e = 0; e < n; ++e) {
+            total += load(u + e * P + k);
+            together += load(u + e * P + k) * load(grad + e * P + k);
+        }
+        store(r + k, total);
+    }
+    const T t = sum<T>(together);
+    for (int64_t e = 0; e < n; ++e)
+        for (int64_t k = 0; k < P; k += kLanes<T>) store(grad + e * P + k, load(grad + e * P + k) - t * load(r + k));
+    divide(grad, n * P, norm);
 }
 
 template <class T>
@@ -266,9 +340,7 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
             sum_blocks<T>(
                 n, P, channels, [rows](int64_t c, int64_t e) { return rows[e][c]; },
                 [turned, P](int64_t c) { return turned + c * P; }, [gv, P](int64_t e) { return gv + e * P; });
-            if (grads.response)
-                for (int64_t e = 0; e < n; ++e)
-                    for (int64_t k = 0; k < K; ++k) gv[e * P + k] += grads.response[row * K + k];
+            if (grads.norm) through_response(basis, e0, n, grads.norm[row], gv, scratch);
             if (basis.given()) {
                 for (int64_t e = 0; e < n; ++e) std::copy(gv + e * P, gv + e * P + K, grads.edges + (e0 + e) * K);
                 continue;
@@ -293,7 +365,7 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
         }
     });
     if (grads.parameters)
-        for (size_t i = 0; i < partial.size(); ++i) grads.parameters[i % size_t(sums)] += partial[i];
+        for (size_t i = 0; sums && i < partial.size(); i += size_t(sums)) basis.add_to_parameters(partial.data() + i, grads.parameters);
 }
 
 // grad_phi: [count, K, C]. First along the rows, for all that belongs to an edge; then for the features, where each
@@ -303,7 +375,7 @@ void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t 
                const T* grad_phi, const Gradients<T>& grads) {
     if (grads.edges || grads.scale || grads.parameters)
         unproject_edges(basis, list, first, count, features, channels, grad_phi, grads);
-    if (grads.features) unproject_features(basis, list, first, count, channels, grad_phi, grads.features);
+    if (grads.features) unproject_features(basis, list, first, count, channels, grad_phi, grads.features, grads.norm);
 }
 
 }  // namespace pointvar

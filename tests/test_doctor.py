@@ -35,8 +35,8 @@ def test_a_wrong_convolution_is_found(monkeypatch, capsys):
     right = reference_convolve.convolve
 
     def wrong(*arguments):
-        out, response = right(*arguments)
-        return out + 0.01 * out.abs().max(), response
+        out, norm = right(*arguments)
+        return out + 0.01 * out.abs().max(), norm
 
     monkeypatch.setattr("pointvar.ops.reference_convolve.convolve", wrong)
     assert main(["doctor"]) == 1

@@ -16,7 +16,6 @@ BASES = {
     "mlp": lambda dim: pv.basis.MLP(7, dim),
     "mlp, unscaled": lambda dim: pv.basis.MLP(7, dim, slope=0.0, scaled=False, radius=0.4),
     "dot": lambda dim: pv.basis.Dot(dim),
-    "orthonormal": lambda dim: pv.Orthonormal(pv.basis.LinearCorrelation(7, dim, width=0.9)),
 }
 
 

@@ -68,10 +68,10 @@ struct Case {
 
 template <class T>
 std::vector<char> forth(const Case<T>& c, const Basis<T>& basis) {
-    std::vector<T> phi(c.phi.size()), response(size_t(c.offsets.back() * c.K));
-    project(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, phi.data(), response.data());
+    std::vector<T> phi(c.phi.size()), norm(size_t(c.offsets.back()));
+    project(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, phi.data(), norm.data());
     std::vector<char> all = bytes(phi);
-    const auto rest = bytes(response);
+    const auto rest = bytes(norm);
     all.insert(all.end(), rest.begin(), rest.end());
     return all;
 }
@@ -80,7 +80,7 @@ template <class T>
 std::vector<char> back(const Case<T>& c, const Basis<T>& basis) {
     const size_t edges = size_t(c.rows.indices.size());
     std::vector<T> features(c.features.size(), T(0)), along(edges * size_t(basis.given() ? c.K : 3)), scale(edges),
-        sums(size_t(basis.parameter_sums()), T(0));
+        sums(size_t(basis.parameters()), T(0));
     unproject(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, c.phi.data(),
               Gradients<T>{features.data(), along.data(), basis.given() ? nullptr : scale.data(),
                            basis.given() ? nullptr : sums.data(), nullptr});

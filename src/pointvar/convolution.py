@@ -84,22 +84,12 @@ class PointConvolution(nn.Module):
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        out, response = ops.convolve(features, self.weight, self._edges(hood))
-        if self.unit_response:
-            out = _divide(out, response)
-        if self.bias is None:
-            return out
-        bias = self.bias.to(out.dtype)
-        return out + bias if out.requires_grad else out.add_(bias)  # fresh memory is slow
+        return ops.convolve(features, self.weight, self._edges(hood), self.bias)
 
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
         self._check(features, hood)
-        edges = self._edges(hood).evaluated()
-        phi = ops.project(features, edges)
-        if not self.unit_response:
-            return phi
-        return _divide(phi, ops.project(edges.values.new_ones(features.shape[0], 1), edges))
+        return ops.project(features, self._edges(hood))
 
     @torch.no_grad()
     def second_moment(self, features: Tensor, hood: Neighborhood) -> Tensor:
@@ -108,24 +98,27 @@ class PointConvolution(nn.Module):
         The variance of the output is Z times that of the weights. The projection is never stored.
         """
         self._check(features, hood)
-        return ops.second_moment(features, self._edges(hood), self.unit_response)
+        return ops.second_moment(features, self._edges(hood))
 
     def _edges(self, hood: Neighborhood) -> ops.Edges:
         """The neighbourhood with basis and estimator on its edges; geometry is never in low precision."""
-        with torch.autocast(hood.indices.device.type, enabled=False):
-            offsets, radius, q = hood.relative_positions(), hood.edge_radius(), self.estimator(hood)
-            _check_shape(self.estimator, q, hood.num_edges)
+        device = hood.indices.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self._edges(hood)
+        offsets, radius, q = hood.relative_positions(), hood.edge_radius(), self.estimator(hood)
+        _check_shape(self.estimator, q, hood.num_edges)
 
-            def values() -> Tensor:
-                b = self.basis(offsets, radius)
-                _check_shape(self.basis, b, hood.num_edges, self.basis.size)
-                return b * q[:, None]
+        def values() -> Tensor:
+            b = self.basis(offsets, radius)
+            _check_shape(self.basis, b, hood.num_edges, self.basis.size)
+            return b * q[:, None]
 
-            known = self.basis.native(offsets, radius)
-            functions = (
-                ops.Values(values()) if known is None else ops.Known(known, self.basis.size, q, values)
-            )
-        return ops.Edges(hood.row_offsets, hood.indices, functions, hood.transposed, hood.orders)
+        known = self.basis.native(offsets, radius)
+        functions = ops.Values(values()) if known is None else ops.Known(known, self.basis.size, q, values)
+        return ops.Edges(
+            *(hood.row_offsets, hood.indices, functions, self.unit_response, hood.transposed, hood.orders)
+        )
 
     def _check(self, features: Tensor, hood: Neighborhood) -> None:
         if not isinstance(hood, Neighborhood):
@@ -171,13 +164,3 @@ def _check_shape(module: nn.Module, values: Tensor, *shape: int) -> None:
         raise ValueError(
             f"{type(module).__name__} must give {what}, {list(shape)}, got shape {list(values.shape)}"
         )
-
-
-def _divide(rows: Tensor, response: Tensor) -> Tensor:
-    """Rows divided by the norm of their response, 0 where that is 0; safe to differentiate."""
-    largest = response.detach().abs().amax(1, keepdim=True)  # so that no square under- or overflows
-    alive = largest > 0
-    largest = torch.where(alive, largest, 1)
-    squared = (response / largest).square().sum(1, keepdim=True)
-    norm = torch.where(alive, squared, 1).sqrt() * largest
-    return torch.where(alive, rows / norm, 0).to(rows.dtype)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from pointvar.basis import Basis
-from pointvar.ops import Native
 
 __all__ = ["Orthonormal", "orthonormalise"]
 
@@ -79,10 +78,6 @@ class Orthonormal(Basis):
         scale = (eigenvalues.clamp(min=0) + self.floor * largest).rsqrt()
         root = vectors @ torch.diag(scale) @ vectors.T
         self.mixing.copy_((root + root.T) / 2)
-
-    def native(self, offsets: Tensor, radius: Tensor) -> Native | None:
-        known = self.inner.native(offsets, radius)
-        return None if known is None else known._replace(mixing=self.mixing)
 
     def forward(self, offsets: Tensor, radius: Tensor) -> Tensor:
         return self.inner(offsets, radius) @ self.mixing

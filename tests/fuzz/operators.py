@@ -159,17 +159,19 @@ class Call:
         orders: list[Any] = [None, None]
         if self.random.random() < 0.4:
             orders = [self.torch.randperm(n, generator=self.generator) for n in (self.queries, self.support)]
-        flat = [*rows, operand, scale, parameters, *columns, *orders, basis, size, constants]
+        unit = self.random.random() < 0.5
+        flat = [*rows, operand, scale, parameters, *columns, *orders, basis, size, constants, unit]
         features = self.rand(self.support, channels)
         if which == 2:
-            return [features, *flat, self.random.random() < 0.5]
-        inputs = [features, self.rand(size, channels, outputs), *flat]
+            return [features, *flat]
+        weight, bias = self.rand(size, channels, outputs), self.rand(outputs)
         if which == 0:
-            return inputs
+            return [features, weight, self.random.choice([None, bias]), *flat]
         wanted = [self.random.random() < 0.6 for _ in range(5)]
         wanted[3] &= scale is not None
         wanted[4] &= basis == "mlp"
-        return [self.rand(self.queries, outputs), self.rand(self.queries, size), *inputs, wanted]
+        norm = self.rand(self.queries if unit else 0)
+        return [self.rand(self.queries, outputs), norm, features, weight, *flat, wanted]
 
     # Arguments that do not
 

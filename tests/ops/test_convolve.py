@@ -30,8 +30,8 @@ def problem(counts=(3, 0, 5, 1, 2), support=6, k=4, c=3, o=2, dtype=torch.float6
     row_offsets = torch.tensor([0, *counts]).cumsum(0)
     indices = torch.randint(support, (sum(counts),), generator=generator)
 
-    def edges(values, *rest):
-        return Edges(row_offsets, indices, Values(values), *rest)
+    def edges(values, unit_response=False, *rest):
+        return Edges(row_offsets, indices, Values(values), unit_response, *rest)
 
     return randn(support, c), randn(k, c, o), randn(sum(counts), k), edges
 
@@ -39,13 +39,22 @@ def problem(counts=(3, 0, 5, 1, 2), support=6, k=4, c=3, o=2, dtype=torch.float6
 def dense(features, edges):
     """phi [M, K, C] as one large sum."""
     rows = torch.repeat_interleave(edges.row_offsets.diff())
-    each = edges.values[:, :, None] * features[edges.indices][:, None, :]
+    each = edges.functions.values[:, :, None] * features[edges.indices][:, None, :]
     return each.new_zeros(edges.num_queries, *each.shape[1:]).index_add(0, rows, each)
 
 
-def dense_convolve(features, weight, edges):
-    response = dense(torch.ones_like(features[:, :1]), edges)[..., 0]
-    return dense(features, edges).flatten(1) @ weight.flatten(0, 1), response
+def unit(phi, features, edges):
+    """Each row divided by its response to the feature 1."""
+    norm = dense(phi.new_ones(len(features), 1), edges).flatten(1).norm(dim=1)
+    return phi / torch.where(norm > 0, norm, torch.inf)[:, None, None]
+
+
+def dense_convolve(features, weight, edges, bias=None):
+    phi = dense(features, edges)
+    if edges.unit_response:
+        phi = unit(phi, features, edges)
+    out = phi.flatten(1) @ weight.flatten(0, 1)
+    return out if bias is None else out + bias
 
 
 @pytest.fixture(params=[(512, 1 << 15), (2, 1 << 15), (3, 6), (1, 1)], ids=["one", "rows", "slots", "single"])
@@ -57,39 +66,45 @@ def chunks(request, monkeypatch):
     monkeypatch.setattr(native_convolve, "NUMBERS", 1)
 
 
+@pytest.mark.parametrize("unit_response", [False, True])
 @pytest.mark.parametrize("channels", [1, 3, 8, 27])
 @pytest.mark.parametrize("counts", [(3, 0, 5, 1, 2), (0, 0), (), (7,), (1, 1, 1, 40, 1)])
-def test_sums(counts, channels, kernels, chunks):
+def test_sums(counts, channels, unit_response, kernels, chunks):
     features, weight, values, on = problem(counts, c=channels, k=5)
-    edges = on(values)
-    phi, (out, response) = dense(features, edges), dense_convolve(features, weight, edges)
-    torch.testing.assert_close(ops.convolve(features, weight, edges), (out, response))
+    edges, bias = on(values, unit_response), torch.tensor([0.5, -2.0], dtype=torch.float64)
+    phi = dense(features, edges)
+    if unit_response:
+        phi = unit(phi, features, edges)
+    for added in (None, bias):
+        expected = dense_convolve(features, weight, edges, added)
+        torch.testing.assert_close(ops.convolve(features, weight, edges, added), expected)
     torch.testing.assert_close(ops.project(features, edges), phi.flatten(1))
-    for unit in (False, True):
-        squares = phi.square().sum((1, 2))
-        if unit:
-            squares = (squares / response.square().sum(1)).nan_to_num(0)
-        moment = ops.second_moment(features.detach(), on(values.detach()), unit)
-        torch.testing.assert_close(moment, squares.detach().sum() / max(len(counts), 1))
+    moment = ops.second_moment(features.detach(), on(values.detach(), unit_response))
+    torch.testing.assert_close(moment, phi.detach().square().sum() / max(len(counts), 1))
 
 
-def test_gradients(kernels, chunks):
+@pytest.mark.parametrize("unit_response", [False, True])
+def test_gradients(unit_response, kernels, chunks):
     *inputs, on = problem()
-    assert torch.autograd.gradcheck(lambda f, w, v: ops.convolve(f, w, on(v)), inputs)
-    assert torch.autograd.gradcheck(lambda f, v: ops.project(f, on(v)), inputs[::2])
+    bias = torch.rand(2, dtype=torch.float64).requires_grad_()
+    run = lambda f, w, v, b: ops.convolve(f, w, on(v, unit_response), b)  # noqa: E731
+    assert torch.autograd.gradcheck(run, (*inputs, bias))
+    assert torch.autograd.gradcheck(lambda f, v: ops.project(f, on(v, unit_response)), inputs[::2])
 
 
 @pytest.mark.parametrize("wanted", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)])
 @pytest.mark.parametrize(("c", "o"), [(1, 9), (9, 2), (8, 8)])  # either way back has fewer operations
 @pytest.mark.parametrize("help", ["none", "columns", "orders"])
-def test_only_wanted_gradients(wanted, c, o, help, kernels, chunks, monkeypatch):
+@pytest.mark.parametrize("unit_response", [False, True])
+def test_only_wanted_gradients(wanted, c, o, help, unit_response, kernels, chunks, monkeypatch):
     """Against torch's own derivative of the large sum, whatever the backend is told of the edges."""
     monkeypatch.setattr(native_convolve, "CACHE", -1)  # so that it asks for the orders
+    monkeypatch.setattr(native_convolve, "COPY", 0)  # so that operations alone decide on the way back
     *inputs, on = problem(c=c, o=o)
     for t, w in zip(inputs, wanted, strict=True):
         t.requires_grad_(bool(w))
     features, weight, values = inputs
-    edges = on(values)
+    edges = on(values, unit_response)
     asked = []
 
     def transposed():
@@ -98,21 +113,17 @@ def test_only_wanted_gradients(wanted, c, o, help, kernels, chunks, monkeypatch)
 
     def orders():
         asked.append("orders")
-        return torch.randperm(5), torch.randperm(6)
+        return torch.tensor([3, 1, 4, 0, 2]), torch.tensor([5, 0, 2, 4, 1, 3])
 
     told = {"none": (), "columns": (transposed,), "orders": (transposed, orders)}[help]
-    by_operator = ops.convolve(features, weight, on(values, *told))
+    by_operator = ops.convolve(features, weight, on(values, unit_response, *told))
     by_hand = dense_convolve(features, weight, edges)
     torch.testing.assert_close(by_operator, by_hand)
     leaves = [t for t in inputs if t.requires_grad]
-
-    def gradients(out, response):
-        loss = out.sin().sum() + (response.cos().sum() if wanted[2] else 0)
-        return torch.autograd.grad(loss, leaves)
-
-    torch.testing.assert_close(gradients(*by_operator), gradients(*by_hand))
-    if kernels is native_convolve and help == "orders":
-        assert asked == (["orders"] if wanted[2] else ["columns", "orders"])
+    gradients = (torch.autograd.grad(out.sin().sum(), leaves) for out in (by_operator, by_hand))
+    torch.testing.assert_close(*gradients)
+    if kernels is native_convolve and help == "orders":  # the columns only where the way back is taken
+        assert {"orders"} <= set(asked) <= ({"orders"} if wanted[2] else {"columns", "orders"})
     assert kernels is native_convolve or not asked
 
 
@@ -123,31 +134,34 @@ def test_gradients_are_asked_for_in_training_only():
         raise AssertionError("nobody needs the transposed edges here")
 
     with torch.no_grad():
-        ops.convolve(features, weight, on(values.detach(), unexpected))
-    ops.convolve(features.detach(), weight.detach(), on(values.detach(), unexpected))
+        ops.convolve(features, weight, on(values.detach(), False, unexpected))
+    ops.convolve(features.detach(), weight.detach(), on(values.detach(), False, unexpected))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_opcheck(dtype):
     """Of the flat operators, which are private to ``ops``."""
     features, weight, values, on = problem(dtype=dtype)
-    flat, pair = projection._flat(on(values)), (on(values).row_offsets, on(values).indices)
-    out, response = (torch.randn_like(t) for t in ops.convolve(features, weight, on(values)))
+    flat, pair = projection._flat(on(values, True)), (on(values).row_offsets, on(values).indices)
+    bias = torch.rand(2, dtype=dtype, requires_grad=True)
+    out = torch.randn_like(ops.convolve(features, weight, on(values)))
     phi = torch.randn_like(ops.project(features, on(values)))
     f, w, v = (t.detach() for t in (features, weight, values))
-    torch.library.opcheck(projection._convolve, (features, weight, *flat))
+    torch.library.opcheck(projection._convolve, (features, weight, bias, *flat))
     torch.library.opcheck(projection._project, (features, values, *pair))
-    torch.library.opcheck(projection._second_moment, (f, *projection._flat(on(v)), True))
+    torch.library.opcheck(projection._second_moment, (f, *projection._flat(on(v, True))))
     for wanted in ([True, True, True, False, False], [False, False, True, False, False]):
-        arguments = (out, response, f, w, *projection._flat(on(v)), wanted)
-        torch.library.opcheck(projection._convolve_backward, arguments)
+        for edges in (on(v), on(v, True)):
+            norm = projection._convolve(f, w, None, *projection._flat(edges))[1]
+            arguments = (out, norm, f, w, *projection._flat(edges), wanted)
+            torch.library.opcheck(projection._convolve_backward, arguments)
         torch.library.opcheck(projection._project_backward, (phi, f, v, *pair, wanted[1:3]))
 
 
-def known(name, otherwise=None, mixing=None):
+def known(name, otherwise=None):
     """Offsets in the plane, four hats."""
     offsets, points = torch.rand(11, 2).double().requires_grad_(), torch.rand(4, 2).double()
-    basis = Native(name, offsets, points.flatten(), (0.9,), mixing)
+    basis = Native(name, offsets, points.flatten(), (0.9,))
     return Known(basis, 4, torch.rand(11).double().requires_grad_(), otherwise)
 
 
@@ -155,40 +169,38 @@ def known(name, otherwise=None, mixing=None):
 def test_opcheck_of_a_known_basis():
     features, weight, _, on = problem()
     flat = projection._flat(on(torch.zeros(0))._replace(functions=known("linear")))
-    torch.library.opcheck(projection._convolve, (features, weight, *flat))
+    torch.library.opcheck(projection._convolve, (features, weight, None, *flat))
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("unit_response", [False, True])
 @pytest.mark.parametrize("name", ["linear", "a basis of tomorrow"])
-def test_a_basis_is_evaluated_by_kernels_that_know_it_or_by_its_owner(name, mixed, kernels):
+def test_a_basis_is_evaluated_by_kernels_that_know_it_or_by_its_owner(name, unit_response, kernels):
     """The same sums either way, and no evaluation beside the kernels that can do it."""
     features, weight, _, on = problem()
-    mixing = torch.eye(4).double() + 0.1 if mixed else None
     evaluations = []
 
     def hats():
         evaluations.append(1)
-        (_, offsets, points, (width,), _), _, scale, _ = functions
-        values = (1 - torch.cdist(offsets, points.view(4, 2)) / width).relu() * scale[:, None]
-        return values if mixing is None else values @ mixing
+        (_, offsets, points, (width,)), _, scale, _ = functions
+        return (1 - torch.cdist(offsets, points.view(4, 2)) / width).relu() * scale[:, None]
 
-    functions = known(name, hats, mixing)
-    edges, native_runs = on(torch.zeros(0))._replace(functions=functions), kernels is native_convolve
-    by_hand = dense_convolve(features, weight, edges.evaluated())
+    functions = known(name, hats)
+    edges = on(torch.zeros(0), unit_response)._replace(functions=functions)
+    given = on(hats(), unit_response)
+    by_hand = dense_convolve(features, weight, given)
     leaves = (features, weight, functions.basis.offsets, functions.scale)
+    native_runs = kernels is native_convolve and name == "linear"
     evaluations.clear()
     by_operator = ops.convolve(features, weight, edges)
-    assert len(evaluations) == (0 if native_runs and name == "linear" else 1)
+    assert len(evaluations) == (0 if native_runs else 1)
     torch.testing.assert_close(by_operator, by_hand)
-    gradients = (
-        torch.autograd.grad(sum(t.sin().sum() for t in pair), leaves) for pair in (by_operator, by_hand)
-    )
+    gradients = (torch.autograd.grad(out.sin().sum(), leaves) for out in (by_operator, by_hand))
     torch.testing.assert_close(*gradients)
     with torch.no_grad():
         evaluations.clear()
         moment = ops.second_moment(features, edges)
-        assert len(evaluations) == (0 if native_runs and name == "linear" and not mixed else 1)
-        torch.testing.assert_close(moment, dense(features, edges.evaluated()).square().sum((1, 2)).mean())
+        assert len(evaluations) == (0 if native_runs else 1)
+        torch.testing.assert_close(moment, ops.project(features, given).square().sum(1).mean())
 
 
 def test_a_basis_that_nobody_knows_is_named(kernels):
@@ -198,7 +210,13 @@ def test_a_basis_that_nobody_knows_is_named(kernels):
         with pytest.raises(ValueError, match="no kernel here knows the basis 'a basis of tomorrow'"):
             run()
     with pytest.raises(ValueError, match="take a basis as its values, got 'a basis of tomorrow'"):
-        reference.convolve(features, weight, edges)
+        reference.convolve(features, weight, None, edges)
+
+
+def test_plain_torch_takes_values_that_are_divided_already():
+    features, weight, values, on = problem()
+    with pytest.raises(ValueError, match="divided by their response already"):
+        reference.convolve(features, weight, None, on(values, True))
 
 
 def test_precision_follows_edges_and_weight(kernels):
@@ -206,11 +224,10 @@ def test_precision_follows_edges_and_weight(kernels):
     features, weight, values, on = problem(dtype=torch.float32)
     low = features.detach().bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        out, response = ops.convolve(low, weight, on(values))
+        out = ops.convolve(low, weight, on(values), torch.zeros(2))
         phi = ops.project(low, on(values))
     torch.testing.assert_close(phi, dense(low.float(), on(values)).flatten(1))
     torch.testing.assert_close(out, phi.bfloat16() @ weight.bfloat16().flatten(0, 1))
-    assert response.dtype == torch.float32
     out.sum().backward()
     assert [t.grad.dtype for t in (low, weight, values)] == [torch.bfloat16, torch.float32, torch.float32]
 
@@ -233,7 +250,7 @@ def test_what_is_not_finite_stays_where_it_is_seen(kernels):
     rows = edges.indices.split(edges.row_offsets.diff().tolist())
     seen = torch.tensor([bool((row == edges.indices[0]).any()) for row in rows])
     assert 0 < seen.sum() < len(seen)
-    out, _ = ops.convolve(features, weight, edges)
+    out = ops.convolve(features, weight, edges)
     assert torch.equal(out.isnan().any(1), seen)
 
 
@@ -241,8 +258,8 @@ def test_the_same_bits_every_time(kernels):
     *inputs, on = problem([9] * 300, support=50, dtype=torch.float32)
 
     def run():
-        out, response = ops.convolve(*inputs[:2], on(inputs[2]))
-        return out, response, *torch.autograd.grad((out.sum(), response.sum()), inputs)
+        out = ops.convolve(*inputs[:2], on(inputs[2], True))
+        return out, *torch.autograd.grad(out.sum(), inputs)
 
     assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
 
@@ -264,11 +281,11 @@ def test_nothing_large_is_stored(kernels):
     """2,000 queries: [E, K, C] has 5,120,000 elements, [M, K, C] 512,000, a chunk 131,072."""
     f, w, v, on = problem([10] * 2000, support=2000, k=16, c=16, o=8)
     f, w, edges = f.detach(), w.detach(), on(v.detach())
-    out, response = ops.convolve(f, w, edges)
+    out, norm = kernels.convolve(f, w, None, edges)
     for kernel, args in (  # the operator itself would hide what it does inside
-        (kernels.convolve, (f, w, edges)),
-        (kernels.convolve_backward, (out, response, f, w, edges, [True, True, True, False, False])),
-        (kernels.second_moment, (f, edges, False)),
+        (kernels.convolve, (f, w, None, edges)),
+        (kernels.convolve_backward, (out, norm, f, w, edges, [True, True, True, False, False])),
+        (kernels.second_moment, (f, edges)),
     ):
         with Largest() as largest:
             kernel(*args)

@@ -7,7 +7,7 @@ import torch
 
 import pointvar as pv
 from pointvar import ops
-from pointvar.ops import native
+from pointvar.ops import native, native_convolve
 
 pytestmark = pytest.mark.skipif(not native.available, reason="the native kernels are what can end a process")
 
@@ -86,7 +86,7 @@ def plan(**changes):
         "row_offsets": torch.tensor([0, 1, 2]),
         "indices": torch.tensor([0, 1]),
         "order": None,
-        "support": 2,
+        "features": torch.ones(2, 1),
         "basis": "spherical",
         "size": 16,
         "edges": torch.rand(2, 3),
@@ -117,8 +117,8 @@ def test_spherical_bins_must_fit_the_number_of_functions(constants, dim):
 @pytest.mark.parametrize("value", BAD)
 def test_spherical_bins_of_offsets_that_are_no_numbers_stay_inside(value):
     edges = torch.tensor([[value, 0.1, 0.2], [0.1, value, value]])
-    phi, response = torch.full((2, 16), 7.0), torch.full((2, 16), 7.0)
-    plan(edges=edges).project(torch.ones(2, 1), 0, 2, phi, response)
+    phi, norm = torch.full((2, 16), 7.0), torch.full((2,), 7.0)
+    plan(edges=edges).project(0, 2, phi, norm)
     assert phi.sum(1).tolist() == [1, 1]
 
 
@@ -139,7 +139,7 @@ def test_rows_of_a_chunk_lie_inside():
     phi = torch.empty(2, 16)
     for first, count in ((1, 2), (-1, 1), (0, -1), (2**62, 2**62), (1, 2**63 - 1)):
         with pytest.raises(ValueError, match="out of range"):
-            plan().project(torch.ones(2, 1), first, count, phi, None)
+            plan().project(first, count, phi, None)
 
 
 def convolution(**changes):
@@ -147,6 +147,7 @@ def convolution(**changes):
     given = {
         "features": torch.rand(3, 4),
         "weight": torch.rand(5, 4, 6),
+        "bias": torch.rand(6),
         "row_offsets": torch.tensor([0, 2, 3]),
         "indices": torch.tensor([0, 2, 1]),
         "operand": torch.rand(3, 2),
@@ -160,13 +161,22 @@ def convolution(**changes):
         "basis": "mlp",
         "size": 5,
         "constants": [0.1],
+        "unit_response": True,
     } | changes
     return list(given.values())
+
+
+def backward(grad_out=None, norm=None, wanted=(True,) * 5, **changes):
+    """The same of its backward, with gradients that fit unless others are given."""
+    features, weight, _, *rest = convolution(**changes)
+    grad_out = torch.rand(2, weight.shape[-1]) if grad_out is None else grad_out
+    return grad_out, torch.ones(2) if norm is None else norm, features, weight, *rest, list(wanted)
 
 
 HOSTILE = {
     "weights of other channels": {"weight": torch.rand(5, 3, 6)},
     "weights of other functions": {"weight": torch.rand(4, 4, 6)},
+    "a bias of other outputs": {"bias": torch.rand(5)},
     "integer features": {"features": torch.ones(3, 4, dtype=torch.int64)},
     "features of another device": {"features": torch.rand(3, 4, device="meta")},
     "no offsets at all": {"row_offsets": torch.empty(0, dtype=torch.int64)},
@@ -187,13 +197,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
 def test_the_flat_convolution_refuses(changes):
-    grads = [torch.rand(2, 6), torch.rand(2, 5), *convolution()]
     torch.ops.pointvar.convolve(*convolution())
-    torch.ops.pointvar.convolve_backward(*grads, [True] * 5)
+    torch.ops.pointvar.convolve_backward(*backward())
     with pytest.raises(ValueError, match=r"\w"):
         torch.ops.pointvar.convolve(*convolution(**changes))
-    with pytest.raises(ValueError, match=r"\w"):
-        torch.ops.pointvar.convolve_backward(*grads[:2], *convolution(**changes), [True] * 5)
+    if "bias" not in changes:
+        with pytest.raises(ValueError, match=r"\w"):
+            torch.ops.pointvar.convolve_backward(*backward(**changes))
 
 
 @pytest.mark.parametrize(
@@ -206,37 +216,38 @@ def test_the_flat_convolution_refuses(changes):
         ([0, 1, 2, 4], [0, 1, 0], [0, 2, 1]),
     ],
 )
-def test_columns_are_those_of_the_edges(columns):
+def test_columns_are_those_of_the_edges(columns, monkeypatch):
     names = ("column_offsets", "column_rows", "column_edges")
     changes = dict(zip(names, map(torch.tensor, columns), strict=True))
     # Few outputs, many channels: the way back along the columns.
     wide = {"features": torch.rand(3, 64), "weight": torch.rand(5, 64, 1)}
-    grads, wanted = [torch.rand(2, 1), torch.rand(2, 5)], [True, True, False, False, False]
-    torch.ops.pointvar.convolve_backward(*grads, *convolution(**wide), wanted)
+    wide["wanted"] = [True, True, False, False, False]
+    monkeypatch.setattr(native_convolve, "COPY", 0)
+    torch.ops.pointvar.convolve_backward(*backward(**wide))
     with pytest.raises(ValueError, match=r"offsets|transposed"):
-        torch.ops.pointvar.convolve_backward(*grads, *convolution(**wide, **changes), wanted)
+        torch.ops.pointvar.convolve_backward(*backward(**wide, **changes))
 
 
 @pytest.mark.parametrize(
-    ("grad_out", "grad_response", "wanted"),
+    "changes",
     [
-        (torch.rand(1, 6), torch.rand(2, 5), [True] * 5),
-        (torch.rand(3, 6), torch.rand(2, 5), [True] * 5),
-        (torch.rand(2, 6), torch.rand(2, 4), [True] * 5),
-        (torch.rand(2, 6), torch.rand(2, 5, dtype=torch.float64), [True] * 5),
-        (torch.rand(2, 6), torch.rand(2, 5), [True] * 4),
+        {"grad_out": torch.rand(1, 6)},
+        {"grad_out": torch.rand(3, 6)},
+        {"norm": torch.rand(3)},
+        {"norm": torch.rand(2, dtype=torch.float64)},
+        {"norm": torch.rand(2), "unit_response": False},
+        {"wanted": [True] * 4},
     ],
 )
-def test_gradients_have_the_shape_of_the_results(grad_out, grad_response, wanted):
+def test_gradients_have_the_shape_of_the_results(changes):
     with pytest.raises(ValueError, match="must"):
-        torch.ops.pointvar.convolve_backward(grad_out, grad_response, *convolution(), wanted)
+        torch.ops.pointvar.convolve_backward(*backward(**changes))
 
 
 def test_no_gradient_of_what_is_not_given():
     values = {"operand": torch.rand(3, 5), "scale": None, "parameters": None, "basis": None, "constants": []}
-    grads = torch.rand(2, 6), torch.rand(2, 5)
     with pytest.raises(ValueError, match="not given"):
-        torch.ops.pointvar.convolve_backward(*grads, *convolution(**values), [True] * 5)
+        torch.ops.pointvar.convolve_backward(*backward(**values))
 
 
 def test_a_tensor_on_the_meta_device_gives_no_result_on_another():
@@ -253,9 +264,8 @@ def test_no_channels_give_zeros(kind):
     if kind == "known":
         offsets, scale = hood.relative_positions(), torch.ones(hood.num_edges)
         functions = ops.Known(ops.Native("mlp", offsets, torch.rand(20), (0.1,)), 5, scale)
-    out, response = ops.convolve(features, weight, ops.Edges(hood.row_offsets, hood.indices, functions))
+    out = ops.convolve(features, weight, ops.Edges(hood.row_offsets, hood.indices, functions, True))
     assert torch.equal(out, torch.zeros(20, 6))
-    assert bool(torch.isfinite(response).all())
     out.sum().backward()
     assert weight.grad.shape == (5, 0, 6)
 

@@ -138,7 +138,7 @@ def _convolution() -> Finding:
             return Finding(BAD, "neighbours differ from the definition", REPORT)
         values = layer.basis(hood.relative_positions(), hood.edge_radius()) * layer.estimator(hood)[:, None]
         edges = Edges(row_offsets, indices, Values(values))
-        expected, _ = reference_convolve.convolve(features, layer.weight, edges)
+        expected, _ = reference_convolve.convolve(features, layer.weight, None, edges)
         off = float((layer(features, hood) - expected).abs().max() / expected.abs().max())
     kernels = "native" if native.available else "plain torch"
     found = f"{hood.num_edges:,} neighbours, {kernels} against definition"

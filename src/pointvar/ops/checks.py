@@ -62,11 +62,13 @@ def check_edges(edges: Edges, features: Tensor) -> None:
         raise ValueError(f"parameters must be a flat tensor on {device}, got {_told(parameters)}")
 
 
-def check_weight(weight: Tensor, features: Tensor, edges: Edges) -> None:
+def check_weight(weight: Tensor, bias: Tensor | None, features: Tensor, edges: Edges) -> None:
     if weight.dim() != 3 or not weight.is_floating_point():
         raise ValueError(f"weight must be [K, C, O] floating point numbers, got {_told(weight)}")
     wanted = (edges.functions.size, features.shape[1], weight.shape[2])
     _shaped("weight", weight, wanted, weight.dtype, features.device)
+    if bias is not None:
+        _shaped("bias", bias, weight.shape[2:], weight.dtype, features.device)
 
 
 def check_visits(

@@ -2,16 +2,17 @@
 
 What is evaluated is v = q b, an estimator's weight times a basis, one number per edge and basis function. It
 is given as ``Values``, or as a ``Known`` basis that kernels evaluate on the way, so that v is never stored.
+With unit response it is v / s, where s is the norm of the sum of v over a query's neighbours.
 
 Shapes (M queries, N support points, E edges, K basis functions, D dimensions):
     - row_offsets: ``[M + 1]``; indices: ``[E]``, as in ``Neighborhood``
-    - values: ``[E, K]``; offsets: ``[E, D]``; scale: ``[E]``; mixing: ``[K, K]``
+    - values: ``[E, K]``; offsets: ``[E, D]``; scale: ``[E]``
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,8 +35,6 @@ class Native(NamedTuple):
     offsets: Tensor
     parameters: Tensor | None = None
     constants: tuple[float, ...] = ()
-    mixing: Tensor | None = None
-    """Symmetric: the basis is this times what the kernels know."""
 
 
 class Known(NamedTuple):
@@ -56,6 +55,8 @@ class Edges(NamedTuple):
     row_offsets: Tensor
     indices: Tensor
     functions: Values | Known
+    unit_response: bool = False
+    """Divides v by its response."""
     transposed: Callable[[], tuple[Tensor, Tensor, Tensor]] | None = None
     """The edges by support point (``Neighborhood.transposed``), asked for where they are needed."""
     orders: Callable[[], tuple[Tensor, Tensor]] | None = None
@@ -72,28 +73,52 @@ class Edges(NamedTuple):
         if isinstance(functions, Values):
             return functions.values, None, None
         offsets, parameters = functions.basis.offsets, functions.basis.parameters
-        return offsets, functions.scale, None if parameters is None else parameters.to(offsets.dtype)
+        if parameters is not None and parameters.dtype != offsets.dtype:
+            parameters = parameters.to(offsets.dtype)
+        return offsets, functions.scale, parameters
+
+    def on(self, operand: Any, scale: Any, parameters: Any) -> Edges:
+        """The same edges with these operands."""
+        functions = self.functions
+        if isinstance(functions, Values):
+            return self._replace(functions=Values(operand))
+        basis = functions.basis._replace(offsets=operand, parameters=parameters)
+        return self._replace(functions=Known(basis, functions.size, scale))
 
     @property
     def values(self) -> Tensor:
         """v, where it is given."""
-        if isinstance(self.functions, Values):
-            return self.functions.values
-        raise ValueError(f"these kernels take a basis as its values, got {self.functions.basis.name!r}")
+        if not isinstance(self.functions, Values):
+            raise ValueError(f"these kernels take a basis as its values, got {self.functions.basis.name!r}")
+        if self.unit_response:
+            raise ValueError("these kernels take values that are divided by their response already")
+        return self.functions.values
 
     def evaluated(self) -> Edges:
-        """The same edges with v given."""
+        """The same edges with v given, divided by its response where that is asked for."""
         functions = self.functions
-        if isinstance(functions, Values):
+        if isinstance(functions, Values) and not self.unit_response:
             return self
-        if functions.otherwise is None:
-            raise ValueError(
-                f"no kernel here knows the basis {functions.basis.name!r}, and nothing else does"
-            )
         with torch.autocast(self.indices.device.type, enabled=False):  # geometry is never in low precision
-            values = Values(functions.otherwise())
-        return Edges(self.row_offsets, self.indices, values, self.transposed, self.orders)
+            values = functions.values if isinstance(functions, Values) else _evaluated(functions)
+            if self.unit_response:
+                values = _divided(values, self.row_offsets)
+        return self._replace(functions=Values(values), unit_response=False)
 
-    @property
-    def mixing(self) -> Tensor | None:
-        return None if isinstance(self.functions, Values) else self.functions.basis.mixing
+
+def _evaluated(functions: Known) -> Tensor:
+    if functions.otherwise is None:
+        raise ValueError(f"no kernel here knows the basis {functions.basis.name!r}, and nothing else does")
+    return functions.otherwise()
+
+
+def _divided(values: Tensor, row_offsets: Tensor) -> Tensor:
+    """v / s, 0 where s is 0; safe to differentiate."""
+    rows = torch.repeat_interleave(row_offsets.diff(), output_size=len(values))
+    response = values.new_zeros(len(row_offsets) - 1, values.shape[1]).index_add(0, rows, values)
+    largest = response.detach().abs().amax(1, keepdim=True)  # so that no square under- or overflows
+    alive = largest > 0
+    largest = torch.where(alive, largest, 1)
+    squared = (response / largest).square().sum(1, keepdim=True)
+    norm = torch.where(alive, squared, 1).sqrt() * largest
+    return torch.where(alive[rows], values / norm[rows], 0)

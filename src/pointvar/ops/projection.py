@@ -11,27 +11,34 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
+from torch.autograd.function import once_differentiable
 
 from pointvar.ops import backends, checks, reference_convolve
 from pointvar.ops.edges import Edges, Known, Native, Values
 
 
-def convolve(features: Tensor, weight: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
-    """The convolution ``[M, O]`` and its response ``[M, K]``, the projection of the feature 1.
+def convolve(features: Tensor, weight: Tensor, edges: Edges, bias: Tensor | None = None) -> Tensor:
+    """The convolution ``[M, O]``.
 
     Under autocast the matrix product is in the lower precision, all sums are in that of the edges.
 
-    Shapes: features: ``[N, C]``; weight: ``[K, C, O]``
+    Shapes: features: ``[N, C]``; weight: ``[K, C, O]``; bias: ``[O]``
     """
     kernels = backends.convolution(features)
-    edges = _suited(edges, kernels)
-    mixing = edges.mixing
-    if mixing is not None:  # (phi M) W = phi (M W)
-        weight = _mixed(mixing, weight)
-    weight = _autocast(weight)
-    out, response = _convolve(features, weight, *_flat(edges, *kernels.asks_for(features, weight, edges)))
-    return out, response if mixing is None else _mixed(mixing, response.T).T
+    edges, weight = _suited(edges, kernels), _autocast(weight)
+    bias = None if bias is None else bias.to(weight.dtype)
+    transposed, orders = kernels.asks_for(features, weight, edges)
+    edges = edges._replace(
+        transposed=edges.transposed if transposed else None, orders=edges.orders if orders else None
+    )
+    if not backends.unseen(features, weight):
+        return _convolve(features, weight, bias, *_flat(edges))[0]
+    checks.check_edges(edges, features)
+    checks.check_weight(weight, bias, features, edges)
+    operands = edges.operands
+    if backends.needs_gradient(features, weight, bias, *operands):
+        return _Convolve.apply(features, weight, bias, *operands, edges)[0]
+    return kernels.convolve(features, weight, bias, edges)[0]
 
 
 def project(features: Tensor, edges: Edges) -> Tensor:
@@ -40,29 +47,17 @@ def project(features: Tensor, edges: Edges) -> Tensor:
     return _project(features, edges.values, edges.row_offsets, edges.indices)
 
 
-def second_moment(features: Tensor, edges: Edges, unit_response: bool = False) -> Tensor:
-    r"""Mean over the queries of :math:`\|\phi[x]\|^2`, divided by the squared norm of the response if wanted.
-
-    A float64 scalar; 0 where there are no queries.
-    """
-    edges = _suited(edges, backends.convolution(features), mixing=False)
-    return _second_moment(features, *_flat(edges), unit_response)
+def second_moment(features: Tensor, edges: Edges) -> Tensor:
+    r"""Mean over the queries of :math:`\|\phi[x]\|^2`: a float64 scalar; 0 where there are no queries."""
+    edges = _suited(edges, backends.convolution(features))
+    return _second_moment(features, *_flat(edges._replace(transposed=None, orders=None)))
 
 
-def _suited(edges: Edges, kernels: Any, mixing: bool = True) -> Edges:
-    """With a known basis where these kernels know it, and else with its values."""
+def _suited(edges: Edges, kernels: Any) -> Edges:
+    """As they are where these kernels can do all of it themselves, and else with the values of the basis."""
     functions = edges.functions
-    if isinstance(functions, Values) or (
-        functions.basis.name in kernels.BASES and (mixing or functions.basis.mixing is None)
-    ):
-        return edges
-    return edges.evaluated()
-
-
-def _mixed(mixing: Tensor, rows: Tensor) -> Tensor:
-    """M R, of rows ``[K, ...]``."""
-    with torch.autocast(rows.device.type, enabled=False):
-        return (mixing.to(rows.dtype) @ rows.flatten(1)).view_as(rows)
+    known = isinstance(functions, Values) or functions.basis.name in kernels.BASES
+    return edges if known and (kernels.DIVIDES or not edges.unit_response) else edges.evaluated()
 
 
 def _autocast(weight: Tensor) -> Tensor:
@@ -78,30 +73,30 @@ def _autocast(weight: Tensor) -> Tensor:
 _EDGES = (
     "Tensor row_offsets, Tensor indices, Tensor operand, Tensor? scale, Tensor? parameters, "
     "Tensor? column_offsets, Tensor? column_rows, Tensor? column_edges, Tensor? row_order, "
-    "Tensor? column_order, str? basis, int size, float[] constants"
+    "Tensor? column_order, str? basis, int size, float[] constants, bool unit_response"
 )
 _PAIR = "Tensor features, Tensor values, Tensor row_offsets, Tensor indices"
 
 
-def _flat(edges: Edges, transposed: bool = False, orders: bool = False) -> tuple[Any, ...]:
+def _flat(edges: Edges) -> tuple[Any, ...]:
     """The arguments ``_EDGES``."""
-    columns = edges.transposed() if transposed and edges.transposed is not None else (None,) * 3
-    visits = edges.orders() if orders and edges.orders is not None else (None,) * 2
+    columns = (None,) * 3 if edges.transposed is None else edges.transposed()
+    visits = (None,) * 2 if edges.orders is None else edges.orders()
     known = edges.functions.basis if isinstance(edges.functions, Known) else None
-    numbers = (known and known.name, edges.functions.size, list(known.constants) if known else [])
-    return edges.row_offsets, edges.indices, *edges.operands, *columns, *visits, *numbers
+    numbers = (known and known.name, edges.functions.size, known.constants if known else ())
+    return edges.row_offsets, edges.indices, *edges.operands, *columns, *visits, *numbers, edges.unit_response
 
 
 def _typed(features: Tensor, *flat: Any) -> Edges:
     """The edges again, checked: a tensor may come from anywhere."""
     row_offsets, indices, operand, scale, parameters, *columns, row_order, column_order = flat[:10]
-    basis, size, constants = flat[10:]
+    basis, size, constants, unit_response = flat[10:]
     known = Known(Native(basis, operand, parameters, tuple(constants)), size, scale) if basis else None
     if known is None and (operand.dim() != 2 or operand.shape[1] != size or scale is not None):
         raise ValueError(f"values must be [E, {size}], scale included, got {list(operand.shape)}")
     transposed = None if columns[0] is None else lambda: tuple(columns)
     orders = None if row_order is None else lambda: (row_order, column_order)
-    edges = Edges(row_offsets, indices, known or Values(operand), transposed, orders)
+    edges = Edges(row_offsets, indices, known or Values(operand), unit_response, transposed, orders)
     checks.check_edges(edges, features)
     checks.check_visits(columns, [row_order, column_order], features, edges)
     return edges
@@ -115,94 +110,114 @@ def _valued(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tens
     return edges
 
 
-def _differentiable(
-    operator: Any, backward: Any, results: int, tensors: int, places: tuple[int, ...]
-) -> None:
-    """Lets ``backward`` differentiate an operator.
-
-    It takes the gradients of the ``results``, all inputs, of which the first ``tensors`` are tensors, and
-    for each of the inputs at ``places`` whether its gradient is wanted.
-    """
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:tensors])
-        ctx.numbers = inputs[tensors:]
-
-    def gradient(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = [ctx.needs_input_grad[i] for i in places]
-        found = backward(*grads, *ctx.saved_tensors, *ctx.numbers, wanted)
-        result = dict(zip(places, found, strict=True))
-        return tuple(result[i] if needed else None for i, needed in enumerate(ctx.needs_input_grad))
-
-    def fake(*arguments: Any) -> tuple[Tensor, ...]:
-        pairs = zip(places, arguments[-1], strict=True)
-        like = (torch.empty_like(arguments[results + i]) if wanted else None for i, wanted in pairs)
-        return _or_empty(like, arguments[0])
-
-    backward.register_fake(checks.on_one_device(fake))
-    operator.register_autograd(gradient, setup_context=save)
-
-
 def _or_empty(grads: Iterable[Tensor | None], like: Tensor) -> tuple[Tensor, ...]:
     """An operator gives tensors: empty ones for gradients that nobody wants."""
     return tuple(like.new_empty(0) if grad is None else grad for grad in grads)
 
 
-@custom_op(
-    "pointvar::convolve",
-    mutates_args=(),
-    schema=f"(Tensor features, Tensor weight, {_EDGES}) -> (Tensor, Tensor)",
+def _like_wanted(grad: Tensor, inputs: Iterable[Tensor | None], wanted: list[bool]) -> tuple[Tensor, ...]:
+    """Fake gradients."""
+    pairs = zip(inputs, wanted, strict=True)
+    return _or_empty((torch.empty_like(t) if t is not None and w else None for t, w in pairs), grad)
+
+
+def _run_convolve(features: Tensor, weight: Tensor, bias: Tensor | None, *flat: Any) -> tuple[Tensor, Tensor]:
+    edges = _typed(features, *flat)
+    checks.check_weight(weight, bias, features, edges)
+    return backends.convolution(features).convolve(features, weight, bias, edges)
+
+
+def _fake_convolve(features: Tensor, weight: Tensor, bias: Any, *flat: Any) -> tuple[Tensor, Tensor]:
+    rows, operand, unit_response = flat[0].shape[0] - 1, flat[2], flat[-1]
+    divided = unit_response and backends.convolution(features).DIVIDES
+    return weight.new_empty(rows, weight.shape[2]), operand.new_empty(rows if divided else 0)
+
+
+_convolve = backends.define(
+    f"convolve(Tensor features, Tensor weight, Tensor? bias, {_EDGES}) -> (Tensor, Tensor)",
+    _run_convolve,
+    _fake_convolve,
 )
-def _convolve(features: Tensor, weight: Tensor, *edges: Any) -> tuple[Tensor, Tensor]:
-    typed = _typed(features, *edges)
-    checks.check_weight(weight, features, typed)
-    return backends.convolution(features).convolve(features, weight, typed)
 
 
-@_convolve.register_fake
-@checks.on_one_device
-def _(features: Tensor, weight: Tensor, row_offsets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    rows, operand = row_offsets.shape[0] - 1, rest[1]
-    return weight.new_empty(rows, weight.shape[2]), operand.new_empty(rows, weight.shape[0])
-
-
-@custom_op(
-    "pointvar::convolve_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad_out, Tensor grad_response, Tensor features, Tensor weight, {_EDGES}, bool[] wanted)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _convolve_backward(grad_out: Tensor, grad_response: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+def _run_convolve_backward(grad_out: Tensor, norm: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     features, weight, *flat, wanted = inputs
     edges, operands = _typed(features, *flat), flat[2:5]
-    checks.check_weight(weight, features, edges)
-    rows = edges.num_queries
-    checks.check_gradient("grad_out", grad_out, (rows, weight.shape[2]), weight)
-    checks.check_gradient("grad_response", grad_response, (rows, weight.shape[0]), operands[0])
-    checks.check_wanted(wanted, [features, weight, *operands])
+    checks.check_weight(weight, None, features, edges)
     kernels = backends.convolution(features)
-    grads = kernels.convolve_backward(grad_out, grad_response, features, weight, edges, wanted)
+    divided = edges.unit_response and kernels.DIVIDES
+    checks.check_gradient("grad_out", grad_out, (edges.num_queries, weight.shape[2]), weight)
+    checks.check_gradient("norm", norm, (edges.num_queries if divided else 0,), operands[0])
+    checks.check_wanted(wanted, [features, weight, *operands])
+    grads = kernels.convolve_backward(grad_out, norm, features, weight, edges, wanted)
     return _or_empty(grads, grad_out)
 
 
-@custom_op("pointvar::project", mutates_args=(), schema=f"({_PAIR}) -> Tensor")
-def _project(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
+_convolve_backward = backends.define(
+    "convolve_backward(Tensor grad_out, Tensor norm, Tensor features, Tensor weight, "
+    f"{_EDGES}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _run_convolve_backward,
+    lambda grad, norm, features, weight, *flat: _like_wanted(grad, (features, weight, *flat[2:5]), flat[-1]),
+)
+
+
+class _Convolve(torch.autograd.Function):
+    """How torch differentiates the convolution: by features, weight, bias and the operands of the edges."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
+        *operands, edges = rest
+        if backends.unseen(features, weight):
+            out, norm = backends.convolution(features).convolve(features, weight, bias, edges)
+        else:
+            with backends.below_autograd():
+                out, norm = _convolve(features, weight, bias, *_flat(edges))
+        ctx.save_for_backward(features, weight, norm, *operands)
+        ctx.edges = edges.on(None, None, None)
+        ctx.mark_non_differentiable(norm)
+        ctx.set_materialize_grads(False)
+        return out, norm
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad
+        if grad is None:
+            return (None,) * len(needs)
+        features, weight, norm, *operands = ctx.saved_tensors
+        edges, wanted = ctx.edges.on(*operands), [*needs[:2], *needs[3:6]]
+        if backends.unseen(grad, features, weight):
+            kernels = backends.convolution(features)
+            grads: Any = kernels.convolve_backward(grad, norm, features, weight, edges, wanted)
+        else:
+            grads = _convolve_backward(grad, norm, features, weight, *_flat(edges), wanted)
+        grads = [found if want else None for found, want in zip(grads, wanted, strict=True)]
+        return *grads[:2], grad.sum(0) if needs[2] else None, *grads[2:], None
+
+
+backends.differentiate(
+    _convolve,
+    lambda features, weight, bias, *flat: _Convolve.apply(
+        features, weight, bias, *flat[2:5], _typed(features, *flat)
+    ),
+)
+
+
+def _run_project(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
     edges = _valued(features, values, row_offsets, indices)
     return backends.convolution(features).project(features, edges)
 
 
-@_project.register_fake
-@checks.on_one_device
-def _(features: Tensor, values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
-    return values.new_empty(row_offsets.shape[0] - 1, values.shape[1] * features.shape[1])
-
-
-@custom_op(
-    "pointvar::project_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, {_PAIR}, bool[] wanted) -> (Tensor, Tensor)",
+_project = backends.define(
+    f"project({_PAIR}) -> Tensor",
+    _run_project,
+    lambda features, values, row_offsets, indices: values.new_empty(
+        row_offsets.shape[0] - 1, values.shape[1] * features.shape[1]
+    ),
 )
-def _project_backward(grad: Tensor, features: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+
+
+def _run_project_backward(grad: Tensor, features: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     *pair, wanted = inputs
     edges = _valued(features, *pair)
     shape = edges.num_queries, edges.functions.size * features.shape[1]
@@ -211,21 +226,34 @@ def _project_backward(grad: Tensor, features: Tensor, *inputs: Any) -> tuple[Ten
     return _or_empty(reference_convolve.project_backward(grad, features, edges, wanted), grad)
 
 
-@custom_op(
-    "pointvar::second_moment",
-    mutates_args=(),
-    schema=f"(Tensor features, {_EDGES}, bool unit_response) -> Tensor",
+_project_backward = backends.define(
+    f"project_backward(Tensor grad, {_PAIR}, bool[] wanted) -> (Tensor, Tensor)",
+    _run_project_backward,
+    lambda grad, features, values, *rest: _like_wanted(grad, (features, values), rest[-1]),
 )
-def _second_moment(features: Tensor, *rest: Any) -> Tensor:
-    *edges, unit_response = rest
-    return backends.convolution(features).second_moment(features, _typed(features, *edges), unit_response)
 
 
-@_second_moment.register_fake
-@checks.on_one_device
-def _(features: Tensor, *rest: Any) -> Tensor:
-    return features.new_empty((), dtype=torch.float64)
+class _Project(torch.autograd.Function):
+    """How torch differentiates the projection."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        with backends.below_autograd():
+            return _project(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = list(ctx.needs_input_grad[:2])
+        found = _project_backward(grad, *ctx.saved_tensors, wanted)
+        return *(g if w else None for g, w in zip(found, wanted, strict=True)), None, None
 
 
-_differentiable(_convolve, _convolve_backward, 2, tensors=12, places=(0, 1, 4, 5, 6))
-_differentiable(_project, _project_backward, 1, tensors=4, places=(0, 1))
+backends.differentiate(_project, _Project.apply)
+
+_second_moment = backends.define(
+    f"second_moment(Tensor features, {_EDGES}) -> Tensor",
+    lambda features, *flat: backends.convolution(features).second_moment(features, _typed(features, *flat)),
+    lambda features, *flat: features.new_empty((), dtype=torch.float64),
+)

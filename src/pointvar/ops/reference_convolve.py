@@ -4,14 +4,15 @@
           \\mathrm{out}[x, o] = \\sum_{i, c} \\phi[x, i, c] W[i, c, o]
 
 with v = q(x, y) b_i((y - x) / r): the basis times the estimator, one number per edge and basis function. Here
-v is always given as ``Values``; other backends evaluate the bases that they know themselves.
+v is always given as ``Values``, divided by its response where that is asked for (``Edges.evaluated``); other
+backends evaluate the bases that they know, and divide, themselves.
 The projection is made for a chunk of query points at a time and made again in the backward pass, so that
 neither [E, K, C] nor [M, K, C] is ever stored. Sums are accumulated in the dtype of the values, the
 matrix product is done in the dtype of the weight; that is all there is to mixed precision.
 
 Shapes (M queries, N support points, K basis functions, C channels in, O out):
     - features: ``[N, C]``; weight: ``[K, C, O]``
-    - convolution: ``[M, O]``; response: ``[M, K]``; projection: ``[M, K * C]``
+    - convolution: ``[M, O]``; norm: ``[0]``, or of backends that divide ``[M]``; projection: ``[M, K * C]``
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor
 from pointvar.ops.edges import Edges
 
 BASES: tuple[str, ...] = ()  # those that are known by name
+DIVIDES = False  # by the response
 ROWS = 512  # query points of a chunk
 SLOTS = 1 << 15  # their neighbours, with the padding of short rows
 
@@ -96,39 +98,31 @@ def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool
     return False, False
 
 
-def convolve(features: Tensor, weight: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
+def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
     out = weight.new_zeros(edges.num_queries, weight.shape[2])
-    response = edges.values.new_zeros(edges.num_queries, weight.shape[0])
     with _exact(features):
         for chunk in _chunks(features, edges):
             out[chunk.rows] = chunk.project().flatten(1).to(weight.dtype) @ weight.flatten(0, 1)
-            response[chunk.rows] = chunk.values.sum(1)
-    return out, response
+        if bias is not None:
+            out += bias
+    return out, edges.values.new_empty(0)
 
 
 def convolve_backward(
-    grad_out: Tensor,
-    grad_response: Tensor,
-    features: Tensor,
-    weight: Tensor,
-    edges: Edges,
-    wanted: list[bool],
+    grad_out: Tensor, norm: Tensor, features: Tensor, weight: Tensor, edges: Edges, wanted: list[bool]
 ) -> list[Tensor | None]:
     """Gradients of features, weight and the edges' operands, of those that are wanted."""
     values = edges.values
     grads = _zeros((features, weight, values), wanted, values.dtype)
     with _exact(features):
         for chunk in _chunks(features, edges):
-            grad = grad_out[chunk.rows].to(weight.dtype)
+            grad = grad_out[chunk.rows]
             if grads[1] is not None:
                 phi = chunk.project().flatten(1).to(weight.dtype)
                 grads[1] += (phi.T @ grad).view_as(weight)
             if wanted[0] or wanted[2]:
                 grad_phi = (grad @ weight.flatten(0, 1).T).to(values.dtype)
                 _unproject(chunk, grad_phi, grads[0], grads[2])
-            if grads[2] is not None:
-                rows = chunk.inside.nonzero()[:, 0] + chunk.rows.start
-                grads[2][chunk.edges] += grad_response[rows]
     types = (features.dtype, weight.dtype, values.dtype)
     return [g if g is None else g.to(t) for g, t in zip(grads, types, strict=True)] + [None, None]
 
@@ -152,15 +146,11 @@ def project_backward(
     return grad_features if grad_features is None else grad_features.to(features.dtype), grad_values
 
 
-def second_moment(features: Tensor, edges: Edges, unit_response: bool) -> Tensor:
+def second_moment(features: Tensor, edges: Edges) -> Tensor:
     total = features.new_zeros((), dtype=torch.float64)
     with _exact(features):
         for chunk in _chunks(features, edges):
-            squares = chunk.project().double().square().sum((1, 2))
-            if unit_response:
-                response = chunk.values.double().sum(1).square().sum(1)
-                squares = torch.where(response > 0, squares / response, 0)
-            total += squares.sum()
+            total += chunk.project().double().square().sum()
     return total / max(edges.num_queries, 1)
 
 
