@@ -104,7 +104,7 @@ Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radiu
         RandomSubset subset;
         // From so many queries on, it is quicker to sort their candidates once than to sort each row.
         constexpr int64_t crowd = 16;
-        for_queries(cells, points, asking, begin, end, crowd, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+        for_queries(cells, points, asking, begin, end, 0, crowd, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
             const int64_t query = asking.index[i];
             int32_t* row = arena.room(near.size + kSlack);
             const T limit = radius[cloud] * radius[cloud];
