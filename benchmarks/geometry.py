@@ -265,7 +265,7 @@ MINUTES = {("vesin", "surface", 1_000_000)}
 
 def measure(duel: Duel, case: Case, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     size = len(case.points)
-    tasks = {"pointvar": duel.ours, **({} if args.in_turns else duel.peers)}
+    tasks = {"pointvar": duel.ours, **duel.peers}
     times = interleaved(tasks, args.repeats, args.budget)
     ours = times.pop("pointvar")
     target = TARGETS[duel.operator].get(size)
@@ -324,6 +324,8 @@ def run(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dic
                 skipped.append(f"{operator.__name__}: {error.name} is not installed")
                 say(f"  {skipped[-1]}")
                 continue
+            if args.in_turns:
+                duel.peers.clear()
             for peer in list(duel.peers):
                 expected = _expected(rows, duel.operator, case, peer)
                 if (peer, case.name, len(case.points)) in MINUTES:
