@@ -389,8 +389,9 @@ class Gathered {
 };
 
 // Calls body(i, cloud, candidates) for all sorted queries i of [begin, end), one cell after the other.
-// To find candidates and bring them together takes longer than to look at a few too many: cells that follow each other in
-// x share theirs while they hold fewer than `few` queries. From `crowd` queries on, candidates come by ascending id.
+// To find candidates and bring them together takes longer than to look at a few too many: cells that follow each
+// other in x share theirs while they hold fewer than `few` queries. From `crowd` queries on, candidates come by
+// ascending id.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 template <class T, class Body>
 void for_queries(const Cells<T>& cells, const Sorted<T>& support, const Sorted<T>& queries, int64_t begin,
