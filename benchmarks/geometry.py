@@ -3,6 +3,7 @@
     python benchmarks/geometry.py            # everything; prints tables, writes results/geometry.json
     python benchmarks/geometry.py --quick    # 10,000 points only; writes nothing unless --output is given
     python benchmarks/geometry.py --markdown # prints the tables of the last measurement
+    python benchmarks/geometry.py --against OTHER/src  # this pointvar and another, in turns, without peers
 
 All sides get an array of coordinates in the form they like best (made beforehand) and return indices;
 building trees, grids and containers is part of the measured time. Results are compared before they
@@ -23,7 +24,23 @@ from typing import Any
 import numpy as np
 import torch
 from clouds import NEIGHBOURS, Case, real_cases, surface, uniform
-from harness import Task, busy, fill, interleaved, machine, once, save, say, table, use_threads
+from harness import (
+    Task,
+    against,
+    busy,
+    compared,
+    fill,
+    in_turns,
+    interleaved,
+    machine,
+    once,
+    same_kernels,
+    save,
+    say,
+    show_ratios,
+    table,
+    use_threads,
+)
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -97,7 +114,8 @@ def ball_query(case: Case, threads: int) -> Duel:
     found = {"scipy query_pairs": 2 * sum(map(len, query_pairs())) + len(case.points)}
     if (task := _vesin(case, threads)) is not None:
         peers["vesin"] = task
-        found["vesin"] = sum(len(pairs[0]) for pairs in task()) + len(case.points)
+        if not _takes_minutes("vesin", case):
+            found["vesin"] = sum(len(pairs[0]) for pairs in task()) + len(case.points)
     if (task := _open3d(case)) is not None:
         peers["open3d"] = task
         found["open3d"] = sum(len(result[0]) for result in task())
@@ -246,12 +264,18 @@ def _agree(what: str, theirs: Any, ours: Any, tolerance: float) -> None:
 MINUTES = {("vesin", "surface", 1_000_000)}
 
 
+def _takes_minutes(peer: str, case: Case) -> bool:
+    return (peer, case.name, len(case.points)) in MINUTES
+
+
 def measure(duel: Duel, case: Case, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     size = len(case.points)
     tasks = {"pointvar": duel.ours, **duel.peers}
     times = interleaved(tasks, args.repeats, args.budget)
     ours = times.pop("pointvar")
     target = TARGETS[duel.operator].get(size)
+    if args.in_turns:
+        yield {"operator": duel.operator, "cloud": case.name, "points": size, "ours": ours}
     for peer, theirs in sorted(times.items(), key=lambda item: item[1]):
         ratio = theirs / ours
         say(f"  {duel.operator:16} {ours:10.2f} ms   {peer} {theirs:.2f} ms   x {ratio:.2f}")
@@ -305,9 +329,11 @@ def run(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dic
                 skipped.append(f"{operator.__name__}: {error.name} is not installed")
                 say(f"  {skipped[-1]}")
                 continue
+            if args.in_turns:
+                duel.peers.clear()
             for peer in list(duel.peers):
                 expected = _expected(rows, duel.operator, case, peer)
-                if (peer, case.name, len(case.points)) in MINUTES:
+                if _takes_minutes(peer, case):
                     expected = math.inf
                 if expected > TOO_LONG:
                     del duel.peers[peer]
@@ -344,6 +370,16 @@ def _expected(rows: list[dict[str, Any]], operator: str, case: Case, peer: str) 
     return same[-1]["theirs"] * len(case.points) / same[-1]["points"] if same else 0.0
 
 
+def both(args: argparse.Namespace) -> dict[str, Any]:
+    """The times of this pointvar and of another."""
+    options = [f"--{name}={getattr(args, name)}" for name in ("threads", "repeats", "budget", "data")]
+    options += ["--quick"] * args.quick + ["--sizes", *map(str, args.sizes)]
+    mine, theirs = against(args.against, __file__, options)
+    same_kernels(mine["machine"], theirs["machine"])
+    rows = compared(mine["rows"], theirs["rows"], ("operator", "cloud", "points"), ("ours",))
+    return {"machine": mine["machine"], "rows": rows}
+
+
 def markdown(results: dict[str, Any]) -> str:
     facts = results["machine"]
     backend = f"{facts['backend']} backend"
@@ -378,8 +414,17 @@ def main() -> None:
         metavar="FILE",
         help="measure nothing; print the tables of the JSON file, or fill them into FILE",
     )
+    other = "folder of another pointvar, with native modules: measure both, and show the ratio of their times"
+    parser.add_argument("--against", type=Path, metavar="SRC", help=other)
+    parser.add_argument("--in-turns", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     stored = args.output or HERE / "results" / "geometry.json"
+    if args.against:
+        results = both(args)
+        show_ratios(results["rows"])
+        if args.output:
+            save(results, args.output)
+        return
     if args.markdown:
         text = markdown(json.loads(stored.read_text()))
         if args.markdown == "-":
@@ -389,7 +434,11 @@ def main() -> None:
         return
     use_threads(args.threads)
     storing = args.output or not args.quick
-    print(markdown(run(args, lambda results: save(results, stored) if storing else None)))
+    if args.in_turns:
+        in_turns()
+    results = run(args, lambda results: save(results, stored) if storing else None)
+    if not args.in_turns:
+        print(markdown(results))
 
 
 if __name__ == "__main__":

@@ -47,25 +47,28 @@ Buffer<T> kernel_density(const Batch<T>& batch, const T* bandwidth) {
     Buffer<T> density(batch.n);
     parallel_for(batch.n, 1 << 10, [&](int64_t begin, int64_t end) {
         const auto add_up = [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
-            // Most candidates are outside the cut: the others are brought together first.
-            constexpr int64_t most = 256;
+            // Most candidates are outside the cut: the others are brought together first, so that the sum does not
+            // depend on how many are outside.
+            constexpr int64_t most = 256, lanes = kLanes<T>;
             T squares[most + 2 * kSlack];
             const T limit = gaussian.limit[cloud];
             Vector<T> total{};
-            for (int64_t first = 0; first < near.size; first += most) {
-                int64_t found = 0;
-                for (int64_t j = first; j < std::min(first + most, near.size); j += kLanes<T>) {
-                    const Vector<T> squared = squared_distance(near, j, p.x[i], p.y[i], p.z[i]);
-                    const unsigned inside = lane_bits<T>(squared < limit);
-                    store_chosen(squares + found, squared, inside);
-                    found += __builtin_popcount(inside);
-                }
-                store(squares + found, spread(limit));
-                for (int64_t j = 0; j < found; j += kLanes<T>) total += gaussian.value(load(squares + j), cloud);
+            int64_t found = 0;
+            for (int64_t j = 0; j < near.size; j += lanes) {
+                const Vector<T> squared = squared_distance(near, j, p.x[i], p.y[i], p.z[i]);
+                const unsigned inside = lane_bits<T>(squared < limit);
+                store_chosen(squares + found, squared, inside);
+                found += __builtin_popcount(inside);
+                if (found < most) continue;
+                for (int64_t k = 0; k < most; k += lanes) total += gaussian.value(load(squares + k), cloud);
+                store(squares, load(squares + most));
+                found -= most;
             }
+            store(squares + found, spread(limit));
+            for (int64_t k = 0; k < found; k += lanes) total += gaussian.value(load(squares + k), cloud);
             density[p.index[i]] = gaussian.scale[cloud] * sum<T>(total);
         };
-        for_queries(gaussian.cells, p, p, begin, end, kNoCrowd, add_up);
+        for_queries(gaussian.cells, p, p, begin, end, 12, kNever, add_up);
     });
     return density;
 }
@@ -101,7 +104,7 @@ Buffer<T> kernel_density_backward(const T* grad, const Batch<T>& batch, const T*
             for (int axis = 0; axis < batch.dim; ++axis)
                 result[p.index[i] * batch.dim + axis] = factor * sum<T>(slope[axis]);
         };
-        for_queries(gaussian.cells, p, p, begin, end, kNoCrowd, add_up);
+        for_queries(gaussian.cells, p, p, begin, end, 0, kNever, add_up);
     });
     return result;
 }

@@ -86,6 +86,7 @@ class Cells {
     int dim() const { return dim_; }
     int bits() const { return 64 - __builtin_clzll(uint64_t(stride_[3]) * uint64_t(cell_.size()) | 1); }
     int64_t cloud(int64_t key) const { return key / stride_[3]; }
+    int64_t first_key(int64_t cloud) const { return cloud * stride_[3]; }
 
     int64_t key(int64_t cloud, double x, double y, double z) const {
         const double inverse = 1 / cell_[cloud];
@@ -276,11 +277,24 @@ struct Around {
 
     Around(const Cells<T>& cells, const Sorted<T>& support) : support_(support) { rows = cells.rows(step_); }
 
-    void move_to(int64_t key) {
+    void move_to(int64_t key) { move_to(key, key); }
+    // Around the cells `from` to `to`, neighbours in x.
+    void move_to(int64_t from, int64_t to) {
         for (int row = 0; row < rows; ++row) {
-            cell_[row] = first_from(cell_[row], key + step_[row] - 1);
+            const int64_t low = from + step_[row] - 1, high = to + step_[row] + 2;
+            int64_t stop;
+            // Both ends are likely to be among the next few cells.
+            const Vector<int64_t> next = load(support_.occupied.data() + cell_[row]);
+            const int below_high = __builtin_popcount(lane_bits<int64_t>(next < high));
+            if (below_high < kLanes<int64_t>) {
+                stop = cell_[row] + below_high;
+                cell_[row] += __builtin_popcount(lane_bits<int64_t>(next < low));
+            } else {
+                cell_[row] = first_from(cell_[row], low);
+                stop = first_from(cell_[row], high);
+            }
             begin[row] = support_.first[cell_[row]];
-            end[row] = support_.first[first_from(cell_[row], key + step_[row] + 2)];
+            end[row] = support_.first[stop];
         }
     }
     int64_t size() const {
@@ -315,74 +329,83 @@ template <class T>
 class Gathered {
    public:
     Candidates<T> from(const Around<T>& around, const Sorted<T>& support) {
-        const int64_t padded = make_room(around.size());
+        const int64_t padded = gathered_.make_room(around.size());
         int64_t at = 0;
         for (int row = 0; row < around.rows; ++row) {
             const int64_t begin = around.begin[row], count = around.end[row] - begin;
             // By whole vectors; what is copied too much is written over, or is in the slack.
             for (int64_t i = 0; i < count; i += kLanes<T>) {
-                store(x_.data() + at + i, load(support.x.data() + begin + i));
-                store(y_.data() + at + i, load(support.y.data() + begin + i));
-                store(z_.data() + at + i, load(support.z.data() + begin + i));
-                store(id_.data() + at + i, load(support.index.data() + begin + i));
+                store(gathered_.x.data() + at + i, load(support.x.data() + begin + i));
+                store(gathered_.y.data() + at + i, load(support.y.data() + begin + i));
+                store(gathered_.z.data() + at + i, load(support.z.data() + begin + i));
+                store(gathered_.id.data() + at + i, load(support.index.data() + begin + i));
             }
             at += count;
         }
-        pad(at, padded);
-        return {x_.data(), y_.data(), z_.data(), id_.data(), padded, false};
+        for (; at < padded; ++at) {
+            gathered_.x[at] = gathered_.y[at] = gathered_.z[at] = std::numeric_limits<T>::infinity();
+            gathered_.id[at] = 0;
+        }
+        return gathered_.all(padded, false);
     }
 
     // The same, by ascending id.
     Candidates<T> in_order(const Around<T>& around, const Sorted<T>& support) {
-        order_.clear();
-        for (int row = 0; row < around.rows; ++row)
-            for (int64_t i = around.begin[row]; i < around.end[row]; ++i)
-                order_.push_back(uint64_t(support.index[i]) << 32 | uint64_t(i));
-        std::sort(order_.begin(), order_.end());
-        const int64_t padded = make_room(int64_t(order_.size()));
-        for (size_t at = 0; at < order_.size(); ++at) {
-            const int64_t i = int64_t(order_[at] & 0xFFFFFFFFu);
-            x_[at] = support.x[i], y_[at] = support.y[i], z_[at] = support.z[i], id_[at] = support.index[i];
+        const Candidates<T> near = from(around, support);
+        const int64_t size = around.size();
+        ordered_.make_room(size);
+        if (rank_.size() < near.size + kSlack) rank_ = Buffer<int32_t>(2 * near.size + kSlack);
+        find_ranks(near.id, size, rank_.data());
+        for (int64_t i = size; i < near.size; ++i) rank_[i] = int32_t(i);  // the padding stays behind
+        for (int64_t i = 0; i < near.size; ++i) {
+            const int64_t at = rank_[i];
+            ordered_.x[at] = near.x[i], ordered_.y[at] = near.y[i], ordered_.z[at] = near.z[i];
+            ordered_.id[at] = near.id[i];
         }
-        pad(int64_t(order_.size()), padded);
-        return {x_.data(), y_.data(), z_.data(), id_.data(), padded, true};
+        return ordered_.all(near.size, true);
     }
 
    private:
-    // Returns the size in whole vectors.
-    int64_t make_room(int64_t size) {
-        const int64_t padded = (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
-        if (x_.size() < padded + kSlack) {
-            const int64_t room = 2 * padded + kSlack;
-            x_ = Buffer<T>(room), y_ = Buffer<T>(room), z_ = Buffer<T>(room), id_ = Buffer<int32_t>(room);
-        }
-        return padded;
-    }
-    void pad(int64_t at, int64_t padded) {
-        for (; at < padded; ++at) {
-            x_[at] = y_[at] = z_[at] = std::numeric_limits<T>::infinity();
-            id_[at] = 0;
-        }
-    }
+    struct Points {
+        Buffer<T> x, y, z;
+        Buffer<int32_t> id;
 
-    std::vector<uint64_t> order_;
-    Buffer<T> x_, y_, z_;
-    Buffer<int32_t> id_;
+        // Returns the size in whole vectors.
+        int64_t make_room(int64_t size) {
+            const int64_t padded = (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+            if (x.size() < padded + kSlack) {
+                const int64_t room = 2 * padded + kSlack;
+                x = Buffer<T>(room), y = Buffer<T>(room), z = Buffer<T>(room), id = Buffer<int32_t>(room);
+            }
+            return padded;
+        }
+        Candidates<T> all(int64_t size, bool ordered) const {
+            return {x.data(), y.data(), z.data(), id.data(), size, ordered};
+        }
+    };
+
+    Points gathered_, ordered_;
+    Buffer<int32_t> rank_;
 };
 
 // Calls body(i, cloud, candidates) for all sorted queries i of [begin, end), one cell after the other.
-// Cells with at least `crowd` queries get their candidates by ascending id.
-constexpr int64_t kNoCrowd = std::numeric_limits<int64_t>::max();
+// To find candidates and bring them together takes longer than to look at a few too many: cells that follow each
+// other in x share theirs while they hold fewer than `few` queries. From `crowd` queries on, candidates come by
+// ascending id.
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 template <class T, class Body>
 void for_queries(const Cells<T>& cells, const Sorted<T>& support, const Sorted<T>& queries, int64_t begin,
-                 int64_t end, int64_t crowd, const Body& body) {
+                 int64_t end, int64_t few, int64_t crowd, const Body& body) {
+    constexpr int64_t span = 3;  // with the cells beside them 5, as many as the shortest row: rows do not overlap
     Around<T> around(cells, support);
     Gathered<T> gathered;
     while (begin < end) {
         const int64_t key = queries.key[begin], cloud = cells.cloud(key);
-        around.move_to(key);
-        int64_t stop = begin;
+        const int64_t beyond = std::min(key + span, cells.first_key(cloud + 1));
+        int64_t stop = begin + 1;
         while (stop < end && queries.key[stop] == key) ++stop;
+        while (stop < end && stop - begin < few && queries.key[stop] < beyond) ++stop;
+        around.move_to(key, queries.key[stop - 1]);
         const Candidates<T> candidates =
             stop - begin < crowd ? gathered.from(around, support) : gathered.in_order(around, support);
         for (; begin < stop; ++begin) body(begin, cloud, candidates);

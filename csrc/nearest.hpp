@@ -32,23 +32,12 @@ class Nearest {
 
     // Looks at the points of [begin, end).
     void scan(const Candidates<T>& points, int64_t begin, int64_t end, T x, T y, T z) {
-        for (int64_t i = begin; i < end; i += kLanes<T>) {
-            const Vector<T> squared = squared_distance(points, i, x, y, z);
-            unsigned near = lane_bits<T>(squared <= bound_);
-            if (end - i < kLanes<T>) near &= (1u << (end - i)) - 1;
-            if (!near) continue;
-            if (size_ + kLanes<T> > squares_.size()) cut();
-            for (; near; near &= near - 1) {
-                const int lane = __builtin_ctz(near);
-                squares_[size_] = squared[lane];
-                ids_[size_++] = points.id[i + lane];
-                insert(squared[lane]);
-            }
-            if (listed_ && smallest_[listed_ - 1] < bound_) {
-                bound_ = smallest_[listed_ - 1];
-                last_ = std::numeric_limits<int32_t>::max();
-            }
-        }
+        if (listed_ == kLanes<T>)
+            scan<1>(points, begin, end, x, y, z);
+        else if (listed_ == 2 * kLanes<T>)
+            scan<2>(points, begin, end, x, y, z);
+        else
+            scan<0>(points, begin, end, x, y, z);
     }
 
     // Writes the k nearest in any order (`to` has room for one more); returns the farthest of them.
@@ -69,16 +58,59 @@ class Nearest {
    private:
     static constexpr int64_t kListedMost = 64, kRoom = 96;
 
+    // A list of `Held` vectors is held in registers; 0: of any number, in memory.
+    template <int Held>
+    void scan(const Candidates<T>& points, int64_t begin, int64_t end, T x, T y, T z) {
+        Vector<T> held[Held ? Held : 1];
+        for (int i = 0; i < Held; ++i) held[i] = load(smallest_.data() + i * kLanes<T>);
+        for (int64_t i = begin; i < end; i += kLanes<T>) {
+            const Vector<T> squared = squared_distance(points, i, x, y, z);
+            unsigned near = lane_bits<T>(squared <= bound_);
+            if (end - i < kLanes<T>) near &= (1u << (end - i)) - 1;
+            if (!near) continue;
+            if (size_ + kLanes<T> > squares_.size()) cut();
+            const int count = __builtin_popcount(near);
+            store_chosen(squares_.data() + size_, squared, near);
+            if constexpr (sizeof(T) == 4) {
+                store_chosen(ids_.data() + size_, load(points.id + i), near);
+            } else {
+                int64_t at = size_;
+                for (unsigned rest = near; rest; rest &= rest - 1) ids_[at++] = points.id[i + __builtin_ctz(rest)];
+            }
+            for (int k = 0; k < count; ++k) {
+                const T value = squares_[size_ + k];
+                if constexpr (Held)
+                    insert<Held>(held, value);
+                else
+                    insert_listed(value);
+            }
+            size_ += count;
+            const T kth = Held ? held[Held - 1][kLanes<T> - 1] : listed_ ? smallest_[listed_ - 1] : bound_;
+            if (kth < bound_) {
+                bound_ = kth;
+                last_ = std::numeric_limits<int32_t>::max();
+            }
+        }
+        for (int i = 0; i < Held; ++i) store(smallest_.data() + i * kLanes<T>, held[i]);
+    }
+
     // Each entry of the sorted list is replaced by the one before it, as far as that one is above the new value.
-    void insert(T value) {
-        constexpr int L = kLanes<T>;
+    static Vector<T> inserted(Vector<T> own, Vector<T> before, T value) {
         Vector<Integer<T>> one_back;
-        for (int lane = 0; lane < L; ++lane) one_back[lane] = Integer<T>(L - 1 + lane);
+        for (int lane = 0; lane < kLanes<T>; ++lane) one_back[lane] = Integer<T>(kLanes<T> - 1 + lane);
+        const Vector<T> shifted = __builtin_shuffle(before, own, one_back);
+        const Vector<T> raised = shifted > value ? shifted : spread(value);
+        return own < raised ? own : raised;
+    }
+    template <int Held>
+    static void insert(Vector<T>* list, T value) {
+        for (int i = Held - 1; i >= 0; --i) list[i] = inserted(list[i], i ? list[i - 1] : spread(T(-1)), value);
+    }
+    void insert_listed(T value) {
         Vector<T> before = spread(T(-1));
-        for (int64_t i = 0; i < listed_; i += L) {
-            const Vector<T> own = load(smallest_.data() + i), shifted = __builtin_shuffle(before, own, one_back);
-            const Vector<T> raised = shifted > value ? shifted : spread(value);
-            store(smallest_.data() + i, own < raised ? own : raised);
+        for (int64_t i = 0; i < listed_; i += kLanes<T>) {
+            const Vector<T> own = load(smallest_.data() + i);
+            store(smallest_.data() + i, inserted(own, before, value));
             before = own;
         }
     }

@@ -16,39 +16,45 @@ struct Rows {
 // Rows of int32 indices in the order in which they were found, brought into the order of the queries.
 class RowCollector {
    public:
-    explicit RowCollector(int64_t queries)
-        : arenas_(size_t(threads())), rows_(queries), offsets_(queries + 1), queries_(queries) {}
+    explicit RowCollector(int64_t queries) : arenas_(size_t(threads())), rows_(queries) {}
 
     Arena<int32_t>& arena() { return arenas_[size_t(thread_number())]; }
 
-    void set(int64_t query, const int32_t* row, int64_t count) {
-        rows_[query] = row;
-        offsets_[query + 1] = count;
+    // `found` is the length of the row before some were left out.
+    void set(int64_t query, const int32_t* row, int64_t count, int64_t found) {
+        rows_[query] = {row, int32_t(count), int32_t(found)};
     }
 
-    void finish(Rows& result) {
-        offsets_[0] = 0;
-        for (int64_t i = 0; i < queries_; ++i) offsets_[i + 1] += offsets_[i];
-        result.indices = Buffer<int64_t>(offsets_[queries_]);
-        parallel_for(queries_, 1 << 12, [&](int64_t begin, int64_t end) {
+    Rows finish() {
+        const int64_t queries = rows_.size();
+        Rows result{Buffer<int64_t>(queries + 1), Buffer<int64_t>(), Buffer<int64_t>(queries)};
+        int64_t total = 0;
+        for (int64_t i = 0; i < queries; ++i) {
+            result.row_offsets[i] = total;
+            result.extra[i] = rows_[i].found;
+            total += rows_[i].count;
+        }
+        result.row_offsets[queries] = total;
+        result.indices = Buffer<int64_t>(total);
+        parallel_for(queries, 1 << 12, [&](int64_t begin, int64_t end) {
             constexpr int64_t ahead = 16;  // rows are scattered in memory
             for (int64_t i = begin; i < end; ++i) {
-                if (i + ahead < end)
-                    for (int64_t k = 0; k < offsets_[i + ahead + 1] - offsets_[i + ahead]; k += 16)
-                        __builtin_prefetch(rows_[i + ahead] + k);
-                const int32_t* row = rows_[i];
-                int64_t* to = result.indices.data() + offsets_[i];
-                for (int64_t k = 0; k < offsets_[i + 1] - offsets_[i]; ++k) to[k] = row[k];
+                if (i + ahead < end) fetch(rows_[i + ahead].data, rows_[i + ahead].data + rows_[i + ahead].count);
+                const Row row = rows_[i];
+                int64_t* to = result.indices.data() + result.row_offsets[i];
+                for (int64_t k = 0; k < row.count; ++k) to[k] = row.data[k];
             }
         });
-        result.row_offsets = std::move(offsets_);
+        return result;
     }
 
    private:
+    struct Row {  // all that is written of a query, in one place: queries come in the order of their cells
+        const int32_t* data;
+        int32_t count, found;
+    };
     std::vector<Arena<int32_t>> arenas_;
-    Buffer<const int32_t*> rows_;
-    Buffer<int64_t> offsets_;
-    int64_t queries_;
+    Buffer<Row> rows_;
 };
 
 // Moves a uniformly random subset of `keep` of the `count` ids to the front: those of least priority.
@@ -96,15 +102,13 @@ Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radiu
     const std::unique_ptr<Sorted<T>> others(self ? nullptr : new Sorted<T>(cells, queries));
     const Sorted<T>& asking = self ? points : *others;
 
-    Rows result;
-    result.extra = Buffer<int64_t>(queries.n);
     RowCollector collector(queries.n);
     parallel_for(queries.n, 1 << 10, [&](int64_t begin, int64_t end) {
         Arena<int32_t>& arena = collector.arena();
         RandomSubset subset;
         // From so many queries on, it is quicker to sort their candidates once than to sort each row.
         constexpr int64_t crowd = 16;
-        for_queries(cells, points, asking, begin, end, crowd, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
+        for_queries(cells, points, asking, begin, end, 0, crowd, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
             const int64_t query = asking.index[i];
             int32_t* row = arena.room(near.size + kSlack);
             const T limit = radius[cloud] * radius[cloud];
@@ -113,12 +117,10 @@ Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radiu
             if (kept < found) subset(row, found, kept, seed, query);
             if (!near.ordered || kept < found) sort_few(row, kept);
             arena.keep(kept);
-            collector.set(query, row, kept);
-            result.extra[query] = found;
+            collector.set(query, row, kept, found);
         });
     });
-    collector.finish(result);
-    return result;
+    return collector.finish();
 }
 
 // The edges grouped by what they point to: (offsets, row of each edge, number of each edge).

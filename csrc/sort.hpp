@@ -41,6 +41,27 @@ void radix_sort(Buffer<Item>& items, Buffer<Item>& spare, int low, int high, con
     }
 }
 
+// For each of n distinct numbers, how many are smaller. Both arrays have room for kSlack more entries, which
+// are read and written.
+inline void count_smaller(const int32_t* values, int64_t n, int32_t* rank) {
+    constexpr int lanes = kLanes<int32_t>;
+    for (int64_t i = 0; i < n; i += lanes) {
+        const Vector<int32_t> own = load(values + i);
+        Vector<int32_t> smaller{};
+        for (int64_t j = 0; j < n; ++j) smaller -= (Vector<int32_t>)(own > values[j]);
+        store(rank + i, smaller);
+    }
+}
+
+// The same; many numbers are sorted, as counting takes the square of their number.
+inline void find_ranks(const int32_t* values, int64_t n, int32_t* rank) {
+    if (n <= 512) return count_smaller(values, n, rank);
+    Buffer<uint64_t> order(n);
+    for (int64_t i = 0; i < n; ++i) order[i] = uint64_t(values[i]) << 32 | uint64_t(i);
+    std::sort(order.data(), order.data() + n);
+    for (int64_t at = 0; at < n; ++at) rank[order[at] & 0xFFFFFFFFu] = int32_t(at);
+}
+
 // Sorts n distinct non-negative numbers ascending; `values` has kSlack entries of room behind them.
 inline void sort_few(int32_t* values, int64_t n) {
     constexpr int lanes = kLanes<int32_t>, most = 128;
@@ -50,16 +71,9 @@ inline void sort_few(int32_t* values, int64_t n) {
     }
     if (n < 2) return;
     int32_t sorted[most + kSlack], rank[most + kSlack];
-    const int64_t padded = (n + lanes - 1) / lanes * lanes;
-    for (int64_t i = n; i < padded; ++i) values[i] = std::numeric_limits<int32_t>::max();
-    for (int64_t i = 0; i < padded; i += lanes) {  // each value's rank is the number of smaller ones
-        const Vector<int32_t> own = load(values + i);
-        Vector<int32_t> smaller{};
-        for (int64_t j = 0; j < n; ++j) smaller -= (Vector<int32_t>)(own > values[j]);
-        store(rank + i, smaller);
-    }
+    count_smaller(values, n, rank);
     for (int64_t i = 0; i < n; ++i) sorted[rank[i]] = values[i];
-    for (int64_t i = 0; i < padded; i += lanes) store(values + i, load(sorted + i));
+    for (int64_t i = 0; i < n; i += lanes) store(values + i, load(sorted + i));
 }
 
 }  // namespace pointvar
