@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.dlpack import to_dlpack
+from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]
 
 _LEVELS = ("avx512", "avx2", "baseline")
 
