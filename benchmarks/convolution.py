@@ -18,18 +18,29 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import harness
 import torch
 from clouds import NEIGHBOURS
 from convolution_report import draw, markdown
-from harness import Task, busy, fill, interleaved, machine, save, say, table, use_threads
+from harness import (
+    Task,
+    against,
+    busy,
+    compared,
+    fill,
+    in_turns,
+    interleaved,
+    machine,
+    same_kernels,
+    save,
+    say,
+    show_ratios,
+    use_threads,
+)
 from peers import (
     KPCONV,
     LARGE,
@@ -270,63 +281,19 @@ IDENTITY = ("method", "order", "points", "channels", "layer", "peer", "side", "p
 MEASURED = ("ms", "ours", "mb", "forward", "both", "without", "with")
 
 
-def in_turns() -> None:
-    """Every measurement of this process waits until it is told to go, and tells when it is done."""
-    alone = harness.once
-
-    def once(task: Task) -> float:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        elapsed = alone(task)
-        print("done", flush=True)
-        return elapsed
-
-    harness.once = once
-
-
-def against(other: Path, options: list[str]) -> dict[str, Any]:
-    """All rows as measured by this pointvar and by another, in two processes that never measure at once."""
-    if not (other / "pointvar").is_dir():
-        raise SystemExit(f"{other} must be a folder that holds pointvar with its native modules")
-    with tempfile.TemporaryDirectory() as folder:
-        workers = []
-        found = os.environ.get("PYTHONPATH", "")
-        for side, path in (("this", found), ("other", f"{other.resolve()}{os.pathsep}{found}")):
-            environment = {**os.environ, "PYTHONPATH": path}
-            command = [sys.executable, __file__, *options, "--in-turns", "--output", f"{folder}/{side}.json"]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            workers.append(subprocess.Popen(command, env=environment, **pipes))
-        waiting = list(workers)
-        while waiting:
-            for worker in list(waiting):
-                if worker.stdout.readline() == "ready\n":
-                    worker.stdin.write("go\n")
-                    worker.stdin.flush()
-                    worker.stdout.readline()
-                else:  # no more measurements: what follows is the table
-                    worker.communicate()
-                    waiting.remove(worker)
-        if any(worker.returncode for worker in workers):
-            raise SystemExit("one side failed, see above")
-        mine, theirs = (json.loads(Path(folder, f"{side}.json").read_text()) for side in ("this", "other"))
-    return {name: compared(mine[name], theirs[name]) for name in mine}
-
-
-def compared(this: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    kernels = [[side["machine"][key] for key in ("backend", "instruction_set")] for side in (this, other)]
-    if kernels[0] != kernels[1]:
-        raise SystemExit(f"the two sides run on different kernels: {kernels[0]} and {kernels[1]}")
-    rows = []
-    for kind in this["tables"]:
-        for a, b in zip(this["tables"][kind], other["tables"][kind], strict=True):
-            what = ", ".join(
-                f"{a[key]:,}" if key == "points" else str(a[key]) for key in IDENTITY if key in a
-            )
-            for key in MEASURED:
-                if key in a:
-                    measured = {"this": a[key], "other": b[key], "ratio": a[key] / b[key]}
-                    rows.append({"table": kind, "what": what, "measured": key, **measured})
-    return {"machine": this["machine"], "rows": rows}
+def both(other: Path, options: list[str]) -> dict[str, Any]:
+    """All rows as measured by this pointvar and by another."""
+    mine, theirs = against(other, __file__, options)
+    for name in mine:
+        same_kernels(mine[name]["machine"], theirs[name]["machine"])
+        tables = {kind: (rows, theirs[name]["tables"][kind]) for kind, rows in mine[name]["tables"].items()}
+        rows = [
+            {"table": kind, **row}
+            for kind, sides in tables.items()
+            for row in compared(*sides, IDENTITY, MEASURED)
+        ]
+        mine[name] = {"machine": mine[name]["machine"], "rows": rows}
+    return mine
 
 
 def chosen(sections: dict[str, Section], prefixes: list[str]) -> list[str]:
@@ -360,13 +327,8 @@ def main() -> None:
     if args.against:
         options = [f"--threads={args.threads}", f"--repeats={args.repeats}", f"--budget={args.budget}"]
         options += ["--quick"] * args.quick + ["--sections", *args.sections] * bool(args.sections)
-        results = against(args.against, options)
-        rows = [row for section in results.values() for row in section["rows"]]
-        print(table(rows, {key: key for key in ("table", "what", "measured", "this", "other", "ratio")}))
-        for kind, keys in {"times": set(MEASURED) - {"mb"}, "memory": {"mb"}}.items():
-            ratios = [row["ratio"] for row in rows if row["measured"] in keys]
-            if ratios:
-                print(f"{kind}: median ratio {median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+        results = both(args.against, options)
+        show_ratios([row for section in results.values() for row in section["rows"]])
         if args.output:
             save(results, args.output)
         return
