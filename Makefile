@@ -49,6 +49,7 @@ bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/convolution.py
 	@$(BIN)/python benchmarks/initialisation.py
 	@$(BIN)/python benchmarks/training.py
+	@$(BIN)/python benchmarks/split.py
 	@$(BIN)/python benchmarks/threads.py
 
 # A batch of two small clouds keeps one core busy, not more: run it twice at once for two cores.

@@ -1,199 +1,201 @@
-"""One training step of the paper's networks: clouds per second, where the time goes, peak memory.
+"""Training steps against the speed of a matrix product, and where their time goes.
 
-    python benchmarks/training.py --threads 2 --output benchmarks/results/training.json
+    python benchmarks/training.py                       # all of it; stores results/training.json as it goes
+    python benchmarks/training.py --cases small paper-2 --threads 1
+    python benchmarks/training.py --against OTHER/src   # this pointvar and another, in turns, in one run
+    python benchmarks/training.py --markdown docs/performance.md   # puts the stored tables into the page
 
-Each case runs in a process of its own, for its peak memory. "pyg" is the same classifier, with the same
-weights and neighbourhoods, by the message passing and the pooling of PyTorch Geometric.
+Every step has clouds and a geometry of its own. The limit is three times the operations of the forward pass,
+2 E K C + 2 M K C O over all convolutions, at the speed of a matrix product (2048 x 1024 times 1024 x 1024)
+that is measured in turns with the steps. "pyg" is a classifier step against the same step, with the same weights
+and neighbourhoods, by the message passing of PyTorch Geometric.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
+from itertools import count, product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import harness
 import torch
-from torch import Tensor, nn
+from steps import CASES, PARTS, Step
 
-import pointvar as pv
-from pointvar.data import Sample, Shapes, collate, crop_sphere
-from pointvar.data.rooms import Rooms
-from pointvar.train import Data, load_config
-from pointvar.train.build import build_model
-from pointvar.train.clipping import decayed
-
+Row = dict[str, Any]
 RESULTS = Path(__file__).resolve().parent / "results" / "training.json"
-CASES = [
-    "scanobjectnn",
-    "modelnet40",
-    "scannet",
-    "scannet-recompute",
-    "pyg-scanobjectnn",
-    "ours-scanobjectnn",
-]
-"""The last two are the pair to compare, on batches of four."""
+LIMITS = {"small": 40.0, "paper-2": 70.0, "paper-16": 80.0, "unet": 65.0}  # %, at least
+FASTER = {"small": 2.5}  # than the version before, at least
+PYG = 8.0  # times slower, at least
+SHAPE = (2048, 1024, 1024)
+TURN = 0.3  # seconds: so many steps are done in a row
+MILLISECONDS = {part: f"{part} (ms)" for part in PARTS}
+COLUMNS = {
+    "case": "case",
+    "threads": "threads",
+    **MILLISECONDS,
+    "step": "step (ms)",
+    "limit": "limit (ms)",
+    "share": "% of limit",
+    "unclipped": "% without clipping",
+    "target": "target",
+    "met": "met",
+    "gigabytes": "peak memory (GB)",
+}
+PYG_COLUMNS = {
+    "threads": "threads",
+    "step": "pointvar (ms)",
+    "pyg": "PyG (ms)",
+    "ratio": "times faster",
+    "target": "target",
+    "met": "met",
+}
+AGAINST_COLUMNS = {
+    "case": "case",
+    "threads": "threads",
+    "this": "this version (ms)",
+    "other": "the version before (ms)",
+    "ratio": "times faster",
+    "target": "target",
+    "met": "met",
+}
 
 
-def samples(case: str, batch: int) -> list[Sample]:
-    """Clouds of the size of the data set's, made on the spot."""
-    if "scannet" in case:
-        room = Rooms(1, num_points=120_000, floor=(5.0, 5.5))[0]
-        return [crop_sphere(room, room.points.mean(0), 2.0, 4.0).sample]
-    normals = "modelnet" in case
-    shapes = Shapes(batch, num_points=2048 if normals else 1024, partial=not normals, normals=normals)
-    chosen = [shapes[index] for index in range(batch)]
-    if normals:
-        random = torch.Generator().manual_seed(0)
-        keep = [pv.poisson_disk(pv.PointCloud(s.points), 0.05, generator=random) for s in chosen]
-        chosen = [sample[index] for sample, index in zip(chosen, keep, strict=True)]
-    return chosen
+class Timed:
+    """A step as a task: each call does as many in a row as fill a turn, and keeps the times of their parts."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.numbers = step, count()
+        self.times: dict[str, list[float]] = {part: [] for part in PARTS}
+        self.once()  # fills caches
+        begin = time.perf_counter()
+        self.once()
+        self.burst = max(1, int(TURN / (time.perf_counter() - begin)))
+        self.times = {part: [] for part in PARTS}
+
+    def once(self) -> None:
+        mark = time.perf_counter()
+        for part in self.step.parts(next(self.numbers)):
+            now = time.perf_counter()
+            self.times[part].append(1000 * (now - mark))
+            mark = now
+
+    def __call__(self) -> None:
+        for _ in range(self.burst):
+            self.once()
+
+    def medians(self) -> Row:
+        parts = {part: median(times) for part, times in self.times.items()}
+        whole = [sum(times) for times in zip(*self.times.values(), strict=True)]
+        rest = [sum(times) for times in zip(*(self.times[p] for p in PARTS if p != "clipping"), strict=True)]
+        return {**parts, "step": median(whole), "without": median(rest), "steps": len(whole)}
 
 
-def measure(case: str, repeats: int, batch_size: int | None, threads: int) -> dict[str, Any]:
-    """Medians of the parts of a step, in seconds."""
-    torch.set_num_threads(threads)
-    recipe = case.removeprefix("pyg-").removeprefix("ours-").removesuffix("-recompute")
-    config = load_config(recipe, {"model": {"recompute": case.endswith("recompute")}})
-    size = batch_size or (4 if "-scanobjectnn" in case else config.data.batch_size)
-    batch = collate(samples(case, size))
-    segment = recipe == "scannet"
-    classes = 20 if segment else 40 if recipe == "modelnet40" else 15
-    task: Any = "segmentation" if segment else "classification"
-    data = Data([0], [0], [str(c) for c in range(classes)], batch.features.shape[1], task)
-    model: Any = build_model(config.model, data, torch.Generator().manual_seed(0))
-    inner = (batch.labels >= 0).nonzero().squeeze(1)
-    queries = {"queries": batch.cloud[inner]} if segment else {}
-    step: nn.Module = PyGClassifier(model) if case.startswith("pyg") else model
-    groups = list(decayed(model))
-    rest = [p for p in model.parameters() if not any(p is g for g in groups)]
-    optimizer = torch.optim.SGD(
-        [{"params": groups, "weight_decay": 1e-4}, {"params": rest}], lr=0.005, momentum=0.9
-    )
-    labels = batch.labels[inner] if segment else batch.labels % classes
-    parts: dict[str, list[float]] = {"geometry": [], "forward": [], "backward": [], "optimiser": []}
-    load, cpu = os.getloadavg()[0], 0.0
-    for repeat in range(repeats + 1):
-        if repeat == 1:
-            cpu = time.process_time()
-        marks = [time.perf_counter()]
-        levels = model.hierarchy(batch.cloud, generator=torch.Generator().manual_seed(repeat), **queries)
-        marks.append(time.perf_counter())
-        loss = nn.functional.cross_entropy(step(batch.features, levels), labels % classes)
-        marks.append(time.perf_counter())
-        loss.backward()
-        marks.append(time.perf_counter())
-        optimizer.step()
-        optimizer.zero_grad()
-        marks.append(time.perf_counter())
-        if repeat:  # the first fills caches
-            for part, begin, end in zip(parts.values(), marks, marks[1:], strict=False):
-                part.append(end - begin)
-    median = {name: statistics.median(values) for name, values in parts.items()}
-    return {
-        "case": case,
-        "clouds": size,
-        "points": batch.cloud.num_points,
-        "threads": threads,
-        "clouds_per_second": size / sum(median.values()),
-        "seconds": median,
-        "every_repeat": parts,  # so that a pause of the machine can be told from the cost of a step
-        # On a machine that is shared, the time of the processor says more than that of the clock.
-        "cpu_seconds_per_step": (time.process_time() - cpu) / repeats,
-        "load_before": load,
-        "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "loss": float(loss.detach()),
-    }
+def measure(case: str, threads: int, turns: int) -> Row:
+    harness.use_threads(threads)
+    load = harness.busy()
+    a, b = (torch.randn(shape) for shape in (SHAPE[:2], SHAPE[1:]))
+    step = Step(case)
+    operations = step.operations(range(1 if case == "unet" else 8))
+    timed = Timed(step)
+    pyg = Timed(step.twin()) if case == "pyg" else None
+    products = []
+    for _ in range(turns):
+        harness.once(timed)
+        products.append(harness.once(lambda: [torch.mm(a, b) for _ in range(8)]) / 8)
+        if pyg is not None:
+            harness.once(pyg)
+    row: Row = {"case": case, "threads": threads, **timed.medians(), "load_before": load}
+    speed = 2 * SHAPE[0] * SHAPE[1] * SHAPE[2] / median(products)  # per millisecond
+    row |= {"points": step.batches[0].cloud.num_points, "gflops": speed / 1e6, "operations": 3 * operations}
+    row["limit"] = 3 * operations / speed
+    row |= {"share": 100 * row["limit"] / row["step"], "unclipped": 100 * row["limit"] / row["without"]}
+    row["target"] = LIMITS.get(case)
+    row["met"] = None if row["target"] is None else row["share"] >= row["target"]
+    row["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if pyg is not None:
+        row["pyg"] = pyg.medians()["step"]
+    return row
 
 
-class PyGClassifier(nn.Module):
-    """The classifier by message passing; shares the parameters of ours."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.layers = nn.ModuleList([_pyg_layer(block.convolution) for block in model.blocks])
-
-    def forward(self, features: Tensor, levels: pv.Hierarchy) -> Tensor:
-        from torch_geometric.nn import global_mean_pool
-
-        for level in range(len(levels)):
-            features = features[levels.kept[level]]
-            hood = levels.within(level)
-            for number in (2 * level, 2 * level + 1):
-                before = self.model.blocks[number].before
-                if before is not None:
-                    features = before(features, hood.support)
-                features = self.layers[number](features, hood)
-        cloud = levels.clouds[-1]
-        return self.model.head(global_mean_pool(features, cloud.batch, cloud.num_clouds))
+def compare(other: Path, options: list[str]) -> list[Row]:
+    mine, theirs = harness.against(other, __file__, options)
+    harness.same_kernels(mine["machine"], theirs["machine"])
+    harness.show_ratios(harness.compared(mine["rows"], theirs["rows"], ("case", "threads"), [*PARTS, "step"]))
+    rows = []
+    for a, b in zip(mine["rows"], theirs["rows"], strict=True):
+        ratio, target = b["step"] / a["step"], FASTER.get(a["case"])
+        met = None if target is None else ratio >= target
+        rows.append({key: a[key] for key in ("case", "threads")})
+        rows[-1] |= {"this": a["step"], "other": b["step"], "ratio": ratio, "target": target, "met": met}
+        rows[-1]["parts"] = {part: [a[part], b[part]] for part in PARTS}
+    return rows
 
 
-def _pyg_layer(convolution: Any) -> nn.Module:
-    from torch_geometric.nn import MessagePassing
-
-    class Layer(MessagePassing):  # type: ignore[misc, valid-type]
-        """phi by messages of K C numbers, summed at the queries; then one linear map."""
-
-        def __init__(self) -> None:
-            super().__init__(aggr="add")
-            self.convolution = convolution
-
-        def forward(self, x: Tensor, hood: pv.Neighborhood) -> Tensor:
-            basis = self.convolution.basis(hood.relative_positions(), hood.edge_radius())
-            values = basis * self.convolution.estimator(hood)[:, None]
-            edges = torch.stack([hood.indices, hood.rows])
-            phi = self.propagate(edges, x=x, values=values, size=(len(x), hood.queries.num_points))
-            return phi @ self.convolution.weight.flatten(0, 1)
-
-        def message(self, x_j: Tensor, values: Tensor) -> Tensor:
-            return (values[:, :, None] * x_j[:, None, :]).flatten(1)
-
-    return Layer()
+def markdown(results: Row) -> str:
+    facts, rows = results["machine"], results["rows"]
+    speeds = {row["threads"]: f"{row['gflops']:.0f} GFLOP/s on {row['threads']}" for row in rows}
+    text = [
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}; torch {facts['torch']}, {facts['backend']} "
+        f"backend ({facts['instruction_set']}); matrix product, threads: {', '.join(speeds.values())}; load "
+        f"before a case at most {max(row['load_before'] for row in rows)}; {facts['date']}.",
+        harness.table([row for row in rows if "pyg" not in row], COLUMNS),
+    ]
+    pairs = [{**row, "ratio": row["pyg"] / row["step"], "target": PYG} for row in rows if "pyg" in row]
+    if pairs:
+        pairs = [{**row, "met": row["ratio"] >= PYG} for row in pairs]
+        text += ["Against PyTorch Geometric, 4 clouds of 1,024 points:", harness.table(pairs, PYG_COLUMNS)]
+    if results.get("against"):
+        text += ["Against the version before:", harness.table(results["against"], AGAINST_COLUMNS)]
+    return "\n\n".join(text)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=CASES)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, help="instead of the recipe's")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--output", type=Path, default=RESULTS, help="JSON, written after each case")
-    parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        row = measure(arguments.one, arguments.repeats, arguments.batch_size, arguments.threads)
-        print(json.dumps(row))
-        return
-    rows = []
-    head = " ".join(
-        f"{name:>9}" for name in ("clouds/s", "geometry", "forward", "backward", "optimiser", "GB")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--turns", type=int, default=8, help="of 0.3 seconds, or one step, each (8)")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS, help="JSON (benchmarks/results/training.json)"
     )
-    print(f"{'case':20} {'points':>8} {head}")
-    for case in arguments.cases:
-        command = [sys.executable, __file__, "--one", case, "--repeats", str(arguments.repeats)]
-        command += ["--threads", str(arguments.threads)]
-        command += ["--batch-size", str(arguments.batch_size)] if arguments.batch_size else []
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode:
-            print(f"{case:20} failed with code {done.returncode}")
-            continue
-        row = json.loads(done.stdout.splitlines()[-1])
-        rows.append(row)
-        times = " ".join(f"{seconds * 1000:7.1f}ms" for seconds in row["seconds"].values())
-        rate, memory = row["clouds_per_second"], row["peak_gigabytes"]
-        wide = [name for name, all_ in row["every_repeat"].items() if max(all_) > 2 * min(all_) + 0.01]
-        note = f"  unsteady: {', '.join(wide)}" if wide else ""
-        print(f"{case:20} {row['points']:8} {rate:9.2f} {times} {memory:9.2f}{note}", flush=True)
-        if arguments.output is not None:
-            arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
+    parser.add_argument("--against", type=Path, metavar="SRC", help="another folder that holds pointvar")
+    parser.add_argument("--markdown", type=Path, help="only put the stored tables into this document")
+    parser.add_argument("--in-turns", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    stored = json.loads(args.output.read_text()) if args.output.exists() else {}
+    if args.markdown:
+        harness.fill(args.markdown, "training", markdown(stored))
+        return
+    if args.one:
+        print(json.dumps(measure(args.cases[0], args.threads[0], args.turns)))
+        return
+    if args.against:
+        options = ["--cases", *args.cases, "--threads", *map(str, args.threads), f"--turns={args.turns}"]
+        harness.save({**stored, "against": compare(args.against, options)}, args.output)
+        return
+    if args.in_turns:
+        harness.in_turns()
+    rows = []
+    for case, threads in product(args.cases, args.threads):
+        harness.say(f"{case}, {threads} threads")
+        if args.in_turns:
+            rows.append(measure(case, threads, args.turns))
+        else:  # a process of its own, for its peak memory
+            command = [sys.executable, __file__, "--one", "--cases", case, "--threads", str(threads)]
+            done = subprocess.run([*command, f"--turns={args.turns}"], stdout=subprocess.PIPE, text=True)
+            if done.returncode:
+                raise SystemExit(f"{case} failed with code {done.returncode}")
+            rows.append(json.loads(done.stdout.splitlines()[-1]))
+        harness.save({**stored, "machine": harness.machine(), "rows": rows}, args.output)
+    if not args.in_turns:
+        print(markdown({**stored, "machine": harness.machine(), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ namespace pointvar {
 
 void bind_geometry(nb::module_& m);
 void bind_convolution(nb::module_& m);
+void bind_clipping(nb::module_& m);
 
 // Whether this processor (and its operating system) runs code built for an instruction set.
 bool supports(const std::string& level) {
@@ -46,4 +47,5 @@ NB_MODULE(POINTVAR_MODULE, m) {
     m.def("empty_cache", &pointvar::Pool::empty);
     pointvar::bind_geometry(m);
     pointvar::bind_convolution(m);
+    pointvar::bind_clipping(m);
 }

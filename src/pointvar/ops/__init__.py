@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pointvar.ops import reference
 from pointvar.ops.backends import operator
+from pointvar.ops.clipping import clip_units
 from pointvar.ops.edges import Edges, Known, Native, Values
 from pointvar.ops.projection import convolve, project, second_moment
 
@@ -22,6 +23,7 @@ __all__ = [
     "Native",
     "Values",
     "ball_query",
+    "clip_units",
     "convolve",
     "farthest_points",
     "kernel_density",

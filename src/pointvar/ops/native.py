@@ -11,12 +11,13 @@ import importlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]
 
 _LEVELS = ("avx512", "avx2", "baseline")
 
@@ -88,3 +89,11 @@ farthest_points = _kernel("farthest_points")
 kernel_density = _kernel("kernel_density")
 kernel_density_backward = _kernel("kernel_density_backward")
 transpose = _kernel("transpose")
+
+
+def clip_units(
+    weights: Sequence[Tensor], gradients: Sequence[Tensor], units: Sequence[int], limit: float, eps: float
+) -> None:
+    """``clipping.clip_units``; tensors must be contiguous, float32 or float64."""
+    capsules = [to_dlpack(w) for w in weights], [to_dlpack(g) for g in gradients]
+    _module.clip_units(*capsules, units, limit, eps)

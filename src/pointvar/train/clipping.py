@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pointvar.layers import find_layers
+from pointvar.ops import clip_units
 
 
 class AdaptiveClipping:
@@ -33,31 +33,23 @@ class AdaptiveClipping:
         layers, _ = find_layers(model)
         last = {id(p) for p in layers[-1].module.parameters()} if layers else set()
         out_dim = {id(weight): layer.kind.out_dim for layer in layers for weight in layer.weights}
-        self.units: list[tuple[nn.Parameter, list[int]]] = []
+        self.parameters: list[nn.Parameter] = []
+        self.units: list[int] = []
         for parameter in model.parameters():
             if id(parameter) in last or not parameter.requires_grad:
                 continue
-            unit = out_dim.get(id(parameter), 0) % max(parameter.dim(), 1)
-            dims = range(parameter.dim())
-            # A vector (bias, gain) is one unit; of all others, the output channels are.
-            self.units.append((parameter, [d for d in dims if parameter.dim() == 1 or d != unit]))
+            self.parameters.append(parameter)
+            # A vector (bias, gain) and a number are one unit; of all others, the output channels are.
+            whole = parameter.dim() < 2
+            self.units.append(-1 if whole else out_dim.get(id(parameter), 0) % parameter.dim())
 
-    @torch.no_grad()
     def __call__(self) -> None:
         """Clips the gradients in place."""
-        for parameter, dims in self.units:
-            if parameter.grad is None:
-                continue
-            weight, gradient = _norm(parameter, dims), _norm(parameter.grad, dims)
-            largest = weight.clamp(min=self.eps) * self.limit
-            # 0 / 0 is no reason to clip; a gradient that is not finite stays so, and is noticed.
-            factor = torch.where(gradient > largest, largest / gradient, 1.0)
-            parameter.grad.mul_(factor)
-
-
-def _norm(tensor: Tensor, dims: list[int]) -> Tensor:
-    # On the CPU a sum of squares is eight times as fast as vector_norm over these dimensions.
-    return tensor.square().sum(dims, keepdim=True).sqrt() if dims else tensor.abs()
+        found = [(p, p.grad, unit) for p, unit in zip(self.parameters, self.units, strict=True)]
+        chosen = [(p, gradient, unit) for p, gradient, unit in found if gradient is not None]
+        if chosen:
+            weights, gradients, units = zip(*chosen, strict=True)
+            clip_units(weights, gradients, units, self.limit, self.eps)
 
 
 def decayed(model: nn.Module) -> Iterable[nn.Parameter]:

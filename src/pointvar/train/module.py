@@ -89,12 +89,13 @@ class _Supervised(lightning.LightningModule):
         settings, chosen = self.settings, {id(p) for p in decayed(self.model)}
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         groups = [
-            {"params": [p for p in parameters if (id(p) in chosen) == decay], "weight_decay": amount}
+            {"params": held, "weight_decay": amount}
             for decay, amount in ((True, settings.weight_decay), (False, 0.0))
+            if (held := [p for p in parameters if (id(p) in chosen) == decay])
         ]
-        optimizer = torch.optim.SGD(
-            [group for group in groups if group["params"]], settings.rate, settings.momentum, fused=True
-        )
+        # One pass over the memory where there is one; else as few kernels as there can be.
+        fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
+        optimizer = torch.optim.SGD(groups, settings.rate, settings.momentum, fused=fused, foreach=not fused)
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, settings.milestones, settings.gamma)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
