@@ -33,6 +33,15 @@ def convolution(tensor: Tensor) -> Any:
     return BACKENDS.get(tensor.device.type, PLAIN).convolution
 
 
+def at_once(tensor: Tensor) -> Callable[..., tuple[Tensor, Tensor, list[int]]] | None:
+    """The function of a device that makes a whole hierarchy in one call, where it has one.
+
+    What that gives is defined by the operators that make its parts (see ``csrc/levels.hpp``).
+    """
+    backend = BACKENDS.get(tensor.device.type, PLAIN)
+    return getattr(backend.geometry, "geometry", None)
+
+
 def operator(definition: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     """``pointvar::name`` from its definition in plain torch, with each backend's kernel of that name."""
     name = definition.__name__
