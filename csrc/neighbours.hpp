@@ -25,26 +25,41 @@ class RowCollector {
         rows_[query] = {row, int32_t(count), int32_t(found)};
     }
 
-    Rows finish() {
+    // Once all rows are set: how many indices there are.
+    int64_t count() {
         const int64_t queries = rows_.size();
-        Rows result{Buffer<int64_t>(queries + 1), Buffer<int64_t>(), Buffer<int64_t>(queries)};
+        offsets_ = Buffer<int64_t>(queries + 1), totals_ = Buffer<int64_t>(queries);
         int64_t total = 0;
         for (int64_t i = 0; i < queries; ++i) {
-            result.row_offsets[i] = total;
-            result.extra[i] = rows_[i].found;
+            offsets_[i] = total;
+            totals_[i] = rows_[i].found;
             total += rows_[i].count;
         }
-        result.row_offsets[queries] = total;
-        result.indices = Buffer<int64_t>(total);
-        parallel_for(queries, 1 << 12, [&](int64_t begin, int64_t end) {
+        return offsets_[queries] = total;
+    }
+    const Buffer<int64_t>& row_offsets() const { return offsets_; }
+    const Buffer<int64_t>& totals() const { return totals_; }
+
+    // After `count`: the rows one after the other. Calls each(query, first, ids, size) for the rows on the way.
+    template <class Each>
+    void write(int64_t* indices, const Each& each) const {
+        parallel_for(rows_.size(), 1 << 12, [&](int64_t begin, int64_t end) {
             constexpr int64_t ahead = 16;  // rows are scattered in memory
             for (int64_t i = begin; i < end; ++i) {
                 if (i + ahead < end) fetch(rows_[i + ahead].data, rows_[i + ahead].data + rows_[i + ahead].count);
                 const Row row = rows_[i];
-                int64_t* to = result.indices.data() + result.row_offsets[i];
+                int64_t* to = indices + offsets_[i];
                 for (int64_t k = 0; k < row.count; ++k) to[k] = row.data[k];
+                each(i, offsets_[i], row.data, int64_t(row.count));
             }
         });
+    }
+
+    Rows finish() {
+        Rows result;
+        result.indices = Buffer<int64_t>(count());
+        write(result.indices.data(), [](int64_t, int64_t, const int32_t*, int64_t) {});
+        result.row_offsets = std::move(offsets_), result.extra = std::move(totals_);
         return result;
     }
 
@@ -55,17 +70,20 @@ class RowCollector {
     };
     std::vector<Arena<int32_t>> arenas_;
     Buffer<Row> rows_;
+    Buffer<int64_t> offsets_, totals_;
 };
 
 // Moves a uniformly random subset of `keep` of the `count` ids to the front: those of least priority.
 class RandomSubset {
    public:
-    void operator()(int32_t* ids, int64_t count, int64_t keep, uint64_t seed, int64_t query) {
+    explicit RandomSubset(Names names) : names_(names) {}
+
+    void operator()(int32_t* ids, int64_t count, int64_t keep, uint64_t seed, uint64_t query) {
         constexpr int lanes = kLanes<int64_t>, most = 64;
         if (count <= most) {  // each one's rank is the number of lower priorities
             int64_t priorities[most + kSlack], rank[most + kSlack];
             for (int64_t i = 0; i < count; ++i)
-                priorities[i] = int64_t(priority(seed, uint64_t(query), uint64_t(ids[i])));
+                priorities[i] = int64_t(priority(seed, query, names_(ids[i])));
             for (int64_t i = count; i < count + lanes; ++i) priorities[i] = std::numeric_limits<int64_t>::max();
             for (int64_t i = 0; i < count; i += lanes) {
                 const Vector<int64_t> own = load(priorities + i);
@@ -85,27 +103,36 @@ class RandomSubset {
         }
         ranked_.clear();
         for (int64_t i = 0; i < count; ++i)
-            ranked_.push_back({priority(seed, uint64_t(query), uint64_t(ids[i])), ids[i]});
+            ranked_.push_back({priority(seed, query, names_(ids[i])), ids[i]});
         std::nth_element(ranked_.begin(), ranked_.begin() + keep, ranked_.end());
         for (int64_t i = 0; i < keep; ++i) ids[i] = ranked_[size_t(i)].second;
     }
 
    private:
+    const Names names_;
     std::vector<std::pair<uint64_t, int32_t>> ranked_;
 };
 
+// A random cap: at most so many (all, where negative), chosen by a seed and the names of the points.
+struct Cap {
+    int64_t most = -1;
+    uint64_t seed = 0;
+    Names support, queries;
+};
+
+// Sets the rows of the collector.
 template <class T>
-Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radius, int64_t most, uint64_t seed) {
+void find_in_balls(const Batch<T>& support, const Batch<T>& queries, const T* radius, const Cap& cap,
+                   RowCollector& collector) {
     const Cells<T> cells(support, radius);
     const Sorted<T> points(cells, support);
     const bool self = support == queries;
     const std::unique_ptr<Sorted<T>> others(self ? nullptr : new Sorted<T>(cells, queries));
     const Sorted<T>& asking = self ? points : *others;
 
-    RowCollector collector(queries.n);
     parallel_for(queries.n, 1 << 10, [&](int64_t begin, int64_t end) {
         Arena<int32_t>& arena = collector.arena();
-        RandomSubset subset;
+        RandomSubset subset(cap.support);
         // From so many queries on, it is quicker to sort their candidates once than to sort each row.
         constexpr int64_t crowd = 16;
         for_queries(cells, points, asking, begin, end, 0, crowd, [&](int64_t i, int64_t cloud, const Candidates<T>& near) {
@@ -113,26 +140,31 @@ Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radiu
             int32_t* row = arena.room(near.size + kSlack);
             const T limit = radius[cloud] * radius[cloud];
             const int64_t found = append_near(near, asking.x[i], asking.y[i], asking.z[i], limit, row);
-            const int64_t kept = most >= 0 ? std::min(found, most) : found;
-            if (kept < found) subset(row, found, kept, seed, query);
+            const int64_t kept = cap.most >= 0 ? std::min(found, cap.most) : found;
+            if (kept < found) subset(row, found, kept, cap.seed, cap.queries(query));
             if (!near.ordered || kept < found) sort_few(row, kept);
             arena.keep(kept);
             collector.set(query, row, kept, found);
         });
     });
+}
+
+template <class T>
+Rows ball_query(const Batch<T>& support, const Batch<T>& queries, const T* radius, const Cap& cap) {
+    RowCollector collector(queries.n);
+    find_in_balls(support, queries, radius, cap, collector);
     return collector.finish();
 }
 
 // The edges grouped by what they point to: (offsets, row of each edge, number of each edge).
 struct Columns {
-    Buffer<int64_t> offsets, rows, edges;
+    int64_t *offsets, *rows, *edges;  // [columns + 1], [edges], [edges]
 };
 
-inline Columns transpose(const int64_t* row_offsets, int64_t rows, const int64_t* indices, int64_t edges,
-                         int64_t columns) {
+inline void transpose(const int64_t* row_offsets, int64_t rows, const int64_t* indices, int64_t edges,
+                      int64_t columns, const Columns& result) {
     const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads(), edges >> 14));
     const auto first = [&](int64_t part) { return rows * part / parts; };
-    Columns result{Buffer<int64_t>(columns + 1), Buffer<int64_t>(edges), Buffer<int64_t>(edges)};
     Buffer<int64_t> place(parts * columns);
     parallel_for(parts, 1, [&](int64_t part, int64_t) {
         int64_t* count = place.data() + part * columns;
@@ -158,7 +190,6 @@ inline Columns transpose(const int64_t* row_offsets, int64_t rows, const int64_t
                 result.edges[at] = e;
             }
     });
-    return result;
 }
 
 }  // namespace pointvar

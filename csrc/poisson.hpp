@@ -7,8 +7,24 @@
 
 namespace pointvar {
 
+// The point of each name; names must be the numbers of the points, in another order within each cloud.
 template <class T>
-Buffer<int64_t> poisson_disk(const Batch<T>& batch, const T* radius, uint64_t seed) {
+Buffer<int32_t> points_by_name(const Batch<T>& batch, Names names) {
+    Buffer<int32_t> result(batch.n);
+    std::fill(result.data(), result.data() + batch.n, -1);
+    for (int64_t cloud = 0; cloud < batch.clouds; ++cloud)
+        for (int64_t i = batch.offsets[cloud]; i < batch.offsets[cloud + 1]; ++i) {
+            const int64_t name = int64_t(names(i));
+            if (name < batch.offsets[cloud] || name >= batch.offsets[cloud + 1] || result[name] >= 0)
+                throw std::invalid_argument("names must be the numbers of the points of each cloud, each once");
+            result[name] = int32_t(i);
+        }
+    return result;
+}
+
+template <class T>
+Buffer<int64_t> poisson_disk(const Batch<T>& batch, const T* radius, uint64_t seed, Names names = {}) {
+    const Buffer<int32_t> named = points_by_name(batch, names);
     const Cells<T> cells(batch, radius);
     const Sorted<T> points(cells, batch);
     const int64_t n = batch.n;
@@ -46,7 +62,7 @@ Buffer<int64_t> poisson_disk(const Batch<T>& batch, const T* radius, uint64_t se
         const T limit = radius[cloud] * radius[cloud];
         Buffer<uint64_t> order(size), spare(size);
         for (int64_t i = 0; i < size; ++i) {
-            order[i] = priority(seed, 0, uint64_t(first + i)) >> 31 << 32 | uint64_t(first + i);
+            order[i] = priority(seed, 0, uint64_t(first + i)) >> 31 << 32 | uint64_t(named[first + i]);
             kept[first + i] = 0;
             covered[place[first + i]] = 0;
         }

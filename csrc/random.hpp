@@ -16,4 +16,10 @@ inline uint64_t priority(uint64_t seed, uint64_t a, uint64_t b) {
     return mix(mix(a * 0x9E3779B97F4A7C15u + seed) + b * 0xD1B54A32D192ED03u) >> 1;
 }
 
+// The number by which random choices know a point: its own, or another that is given for it.
+struct Names {
+    const int64_t* given = nullptr;
+    uint64_t operator()(int64_t point) const { return uint64_t(given ? given[point] : point); }
+};
+
 }  // namespace pointvar

@@ -15,8 +15,8 @@ namespace pointvar {
 // Stable sort of `items` by the bits [low, high) of key(item). `items` and `spare` may change places.
 template <class Item, class Key>
 void radix_sort(Buffer<Item>& items, Buffer<Item>& spare, int low, int high, const Key& key) {
-    constexpr int digit = 11, buckets = 1 << digit;
     const int64_t n = items.size();
+    const int digit = n < 1 << 13 ? 8 : 11, buckets = 1 << digit;  // few items fill few buckets
     const int parts = int(std::max<int64_t>(1, std::min<int64_t>(threads(), n >> 13)));
     const auto first = [&](int part) { return n * part / parts; };
     std::vector<int64_t> place(size_t(parts) * buckets);

@@ -114,6 +114,8 @@ def test_the_bandwidth_follows_each_cloud():
     torch.testing.assert_close(estimator.density(hood, 0.2), expected)
     some = pv.PointCloud(points[:1], [0, 1])  # no queries in the first cloud: its bandwidth is 0.2 of 1
     expected = pv.kernel_density(both, [0.2, 0.06])
+    torch.testing.assert_close(estimator.density(pv.ball_query(both, some, [0.3, 0.3])), expected)
+    expected = pv.kernel_density(both, 0.06)  # one number is the radius of all, also where nobody asks
     torch.testing.assert_close(estimator.density(pv.ball_query(both, some, 0.3)), expected)
     few, many = (pv.ball_query(both, pv.PointCloud(points[:1].expand(n, 3), [n, 0]), 0.3) for n in (1, 1000))
     assert estimator.density(few) is estimator.density(many)  # the mean of equal numbers is that number

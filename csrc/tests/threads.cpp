@@ -11,7 +11,7 @@
 #include "farthest.hpp"
 #include "nearest.hpp"
 #include "neighbours.hpp"
-#include "poisson.hpp"
+#include "levels.hpp"
 #include "projection.hpp"
 
 using namespace pointvar;
@@ -52,7 +52,7 @@ struct Case {
         };
         draw(points, 3 * offsets.back());
         draw(grad, offsets.back());
-        rows = ball_query(batch(), batch(), radius.data(), 8, 7);
+        rows = ball_query(batch(), batch(), radius.data(), {8, 7, {}, {}});
         draw(features, offsets.back() * C);
         draw(phi, offsets.back() * K * C);
         draw(values, rows.indices.size() * K);
@@ -93,8 +93,8 @@ template <class T>
 int run(const char* type) {
     const Case<T> c;
     const std::vector<std::pair<const char*, std::function<std::vector<char>()>>> kernels = {
-        {"ball_query", [&] { return bytes(ball_query(c.batch(), c.batch(), c.radius.data(), -1, 1)); }},
-        {"capped ball_query", [&] { return bytes(ball_query(c.batch(), c.batch(), c.radius.data(), 4, 1)); }},
+        {"ball_query", [&] { return bytes(ball_query(c.batch(), c.batch(), c.radius.data(), {-1, 1, {}, {}})); }},
+        {"capped ball_query", [&] { return bytes(ball_query(c.batch(), c.batch(), c.radius.data(), {4, 1, {}, {}})); }},
         {"knn", [&] { return bytes(knn(c.batch(), c.batch(), 9)); }},
         {"poisson_disk", [&] { return bytes(poisson_disk(c.batch(), c.radius.data(), 5)); }},
         {"farthest_points", [&] { return bytes(farthest_points(c.batch(), c.counts.data(), c.start.data(), 300)); }},
@@ -102,12 +102,22 @@ int run(const char* type) {
         {"kernel_density_backward", [&] { return bytes(kernel_density_backward(c.grad.data(), c.batch(), c.radius.data())); }},
         {"transpose",
          [&] {
-             const Columns columns = transpose(c.rows.row_offsets.data(), c.offsets.back(), c.rows.indices.data(),
-                                               c.rows.indices.size(), c.offsets.back());
-             std::vector<char> all = bytes(columns.rows);
-             const auto rest = bytes(columns.edges);
+             Buffer<int64_t> offsets(c.offsets.back() + 1), rows(c.rows.indices.size()), edges(c.rows.indices.size());
+             transpose(c.rows.row_offsets.data(), c.offsets.back(), c.rows.indices.data(), c.rows.indices.size(),
+                       c.offsets.back(), {offsets.data(), rows.data(), edges.data()});
+             std::vector<char> all = bytes(rows);
+             const auto rest = bytes(edges);
              all.insert(all.end(), rest.begin(), rest.end());
              return all;
+         }},
+        {"spatial_order", [&] { return bytes(spatial_order(c.batch())); }},
+        {"geometry",
+         [&] {
+             const Geometry<float> all = geometry(c.batch(), c.batch(), {{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}});
+             std::vector<char> both = bytes(all.integers);
+             const auto rest = bytes(all.numbers);
+             both.insert(both.end(), rest.begin(), rest.end());
+             return both;
          }},
         {"project values", [&] { return forth(c, c.given()); }},
         {"project mlp", [&] { return forth(c, c.known()); }},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,12 +43,30 @@ class Keeper(ABC):
             self._cache[key] = (version, value)
         return value
 
+    def keep(self, values: dict[Any, Any]) -> None:
+        """Takes what ``kept`` would compute for these keys."""
+        version = self._versions()
+        self._cache.update((key, (version, value)) for key, value in values.items())
+
+    def carried(self) -> dict[Any, Any]:
+        """Of what is kept and up to date, the tensors and the tuples of tensors: a copy may ``keep`` them."""
+        version = self._versions()
+        return {
+            key: value
+            for key, (then, value) in self._cache.items()
+            if then == version and all(isinstance(v, Tensor) for v in _several(value))
+        }
+
     def derived(self, key: Any, make: Callable[[], T]) -> T:
         """As ``kept``, but computed each time where gradients are needed."""
         return make() if self.needs_gradient else self.kept(key, make)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 class PointCloud(Keeper):
@@ -68,6 +86,10 @@ class PointCloud(Keeper):
     The input is checked once, here: what a ``PointCloud`` holds is finite and consistent.
     """
 
+    names: Tensor | None = None
+    """``[N]``: where the points are sorted along a curve through space (as on the levels of a ``Hierarchy``),
+    their places before that, by which random choices know them; ``None``: they are not sorted."""
+
     def __init__(self, points: Tensor, lengths: Sequence[int] | Tensor | None = None) -> None:
         _check_points(points)
         self.points = points.contiguous()
@@ -75,10 +97,12 @@ class PointCloud(Keeper):
         self._cache = {}
 
     @classmethod
-    def _trusted(cls, points: Tensor, offsets: Tensor) -> PointCloud:
+    def _trusted(cls, points: Tensor, offsets: Tensor, names: Tensor | None = None) -> PointCloud:
         """A cloud made from parts of a checked one; nothing is checked again."""
         cloud = cls.__new__(cls)
         cloud.points, cloud.offsets, cloud._cache = points.contiguous(), offsets, {}
+        if names is not None:
+            cloud.names = names
         return cloud
 
     @classmethod
@@ -208,10 +232,12 @@ class PointCloud(Keeper):
             return self
         if points.dtype != self.dtype:
             _check_points(points)
-        return PointCloud._trusted(points, self.offsets.to(points.device))
+        names = None if self.names is None else self.names.to(points.device)
+        return PointCloud._trusted(points, self.offsets.to(points.device), names)
 
     def pin_memory(self) -> PointCloud:
-        return PointCloud._trusted(self.points.pin_memory(), self.offsets.pin_memory())
+        names = None if self.names is None else self.names.pin_memory()
+        return PointCloud._trusted(self.points.pin_memory(), self.offsets.pin_memory(), names)
 
     # What is computed once
 
@@ -223,8 +249,15 @@ class PointCloud(Keeper):
         return 0 if self.points.is_inference() else self.points._version
 
 
+def is_ordinary(value: object) -> TypeGuard[float]:
+    """Whether this is a positive number far from the limits of every dtype, and needs no close look."""
+    return isinstance(value, float) and 1e-15 < value < 1e15
+
+
 def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: str) -> Tensor:
     """A positive length as one value per cloud, ``[B]``, in the dtype of the points."""
+    if is_ordinary(value):
+        return cloud.offsets.new_full((cloud.num_clouds,), value, dtype=cloud.dtype)
     if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
         raise TypeError(f"{name} must be a number or one number per cloud, got {kind_of(value)}")
     dtype = value.dtype if isinstance(value, Tensor) else torch.float64  # no detour through float32

@@ -12,14 +12,22 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from pointvar.cloud import PointCloud
-from pointvar.geometry import Neighborhood, kernel_density
+from pointvar.geometry import Needs, Neighborhood
+from pointvar.geometry.density import density, density_and_unit, monte_carlo
 
 __all__ = ["Average", "Estimator", "LearnedDensity", "MonteCarlo", "Sum", "density"]
 
 
 class Estimator(nn.Module, ABC):
-    """An estimate of the integral over the receptive field. A new one defines ``forward``."""
+    """An estimate of the integral over the receptive field. A new one defines ``forward``.
+
+    ``needs`` says what can be made in advance, along with a neighbourhood (see ``Hierarchy``); what is not
+    is made when it is asked for.
+    """
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
 
     @abstractmethod
     def forward(self, hood: Neighborhood) -> Tensor:
@@ -61,20 +69,12 @@ class MonteCarlo(Estimator):
         super().__init__()
         self.bandwidth = _positive(bandwidth)
 
-    def forward(self, hood: Neighborhood) -> Tensor:
-        if hood.needs_gradient:
-            return self._weights(hood)
-        return hood.kept(("monte carlo", self.bandwidth, hood.bandwidth), lambda: self._weights(hood))
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.bandwidth, weights=True)
 
-    def _weights(self, hood: Neighborhood) -> Tensor:
-        radius = hood.radius
-        kept, total = hood.counts.to(radius.dtype), hood.total_counts.to(radius.dtype)
-        p, unit = _density_and_unit(hood, self.bandwidth)
-        if unit is not None:
-            radius = radius / unit[hood.queries.batch]
-        volume = torch.where(radius > 0, radius, 1) ** hood.support.dim
-        q = (total / kept / volume)[hood.rows] / p[hood.indices]
-        return torch.where((radius > 0)[hood.rows], q, kept.reciprocal()[hood.rows])
+    def forward(self, hood: Neighborhood) -> Tensor:
+        return monte_carlo(hood, self.bandwidth)
 
     def extra_repr(self) -> str:
         return f"bandwidth={self.bandwidth:.4g}"
@@ -116,63 +116,18 @@ class LearnedDensity(Estimator):
             elif isinstance(layer, nn.BatchNorm1d):
                 layer.reset_parameters()
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.bandwidth)
+
     def forward(self, hood: Neighborhood) -> Tensor:
-        p = _density_and_unit(hood, self.bandwidth)[0][hood.indices]
+        p = density_and_unit(hood, self.bandwidth)[0][hood.indices]
         least = p.new_zeros(hood.queries.num_points)
         least = least.scatter_reduce(0, hood.rows, p, "amin", include_self=False)
         return self.mlp((least[hood.rows] / p)[:, None]).squeeze(1)
 
     def extra_repr(self) -> str:
         return f"bandwidth={self.bandwidth:.4g}"
-
-
-def density(hood: Neighborhood, bandwidth: float = 0.2) -> Tensor:
-    """How dense the support points lie, ``[N]``, in points per unit volume.
-
-    The densities that the neighbourhood carries (``hood.density``), or else ``kernel_density`` with the
-    neighbourhood's own bandwidth (``hood.bandwidth``, as a ``Hierarchy`` sets it), or else with ``bandwidth``
-    times the radius of the cloud's queries (the mean radius, where they differ). In differentiation the
-    bandwidth counts as constant.
-
-    A layer that is compiled as one graph needs them carried: ``hood.density = density(hood, 0.2)``.
-    """
-    if hood.density is not None:
-        return hood.density
-    return kernel_density(hood.support, _bandwidth(hood, bandwidth))
-
-
-def _bandwidth(hood: Neighborhood, fraction: float) -> float | Tensor:
-    return fraction * _mean_radius(hood) if hood.bandwidth is None else hood.bandwidth
-
-
-def _density_and_unit(hood: Neighborhood, bandwidth: float) -> tuple[Tensor, Tensor | None]:
-    """The density per volume in a unit of length of each cloud ``[B]``; ``None`` where that is 1 for all.
-
-    What estimators make of a density has no unit, but the density of a tiny or a huge cloud, its square or
-    its slope may not be a number of the dtype. Units are powers of two, which change no digit.
-    """
-    if hood.density is not None:
-        return hood.density, None
-    cloud = hood.support
-    h = cloud.points.new_ones(cloud.num_clouds) * _bandwidth(hood, bandwidth)
-    exponent = h.double().log2().round()
-    exponent = torch.where(exponent.abs() > 16, exponent, 0)
-    if not bool(exponent.any()):
-        return kernel_density(cloud, _bandwidth(hood, bandwidth)), None
-    unit = exponent.exp2().to(h)
-
-    def rescaled() -> PointCloud:
-        return PointCloud(cloud.points / unit[cloud.batch, None], cloud.lengths)
-
-    return kernel_density(cloud.derived(("rescaled", *unit.tolist()), rescaled), h / unit), unit
-
-
-def _mean_radius(hood: Neighborhood) -> Tensor:
-    """Mean radius of the queries of each cloud, ``[B]``; 1 where that is nothing or 0."""
-    radius = hood.radius.detach().double()  # in float64 the mean of equal float32 numbers is that number
-    total = radius.new_zeros(hood.queries.num_clouds).index_add(0, hood.queries.batch, radius)
-    mean = (total / hood.queries.lengths.clamp(min=1)).to(hood.support.dtype)
-    return torch.where(mean > 0, mean, 1.0)
 
 
 def _positive(bandwidth: float) -> float:

@@ -1,5 +1,6 @@
 from .density import kernel_density as kernel_density
 from .hierarchy import Hierarchy as Hierarchy
+from .neighborhood import Needs as Needs
 from .neighborhood import Neighborhood as Neighborhood
 from .neighborhood import Transposed as Transposed
 from .sampling import VoxelGrid as VoxelGrid

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pointvar.cloud import PointCloud, check_cloud
-from pointvar.geometry.neighborhood import Neighborhood, check_pair
+from pointvar import ops
+from pointvar.cloud import PointCloud, check_cloud, is_ordinary
+from pointvar.geometry.density import (
+    density_and_unit,
+    density_key,
+    monte_carlo,
+    monte_carlo_key,
+    needs_no_unit,
+)
+from pointvar.geometry.neighborhood import Needs, Neighborhood, Transposed, check_pair, spatial_order
+from pointvar.geometry.packing import pack, unpack
 from pointvar.geometry.sampling import farthest_points, poisson_disk
 from pointvar.geometry.search import ball_query, draw_seed, knn, positive_int
 
-_INPUT = -1
-_QUERIES = -3  # not next to a level, so that no step from one ends here
+
+class _Key(NamedTuple):
+    source: int
+    target: int
+    reach: float
+    nearest: int | None = None
 
 
 class Hierarchy:
@@ -25,6 +38,13 @@ class Hierarchy:
     with ``radii[i + 1]``. The receptive field inside level i is ``reach * radii[i]``; between two levels
     the finer one decides. Neighbourhoods are made on first use and kept; what a random cap chooses
     depends on the generator alone, not on the order of use.
+
+    The points of Poisson disk levels stand along a Z-shaped curve through their cloud, so that layers read
+    memory in order. Random choices do not depend on that.
+
+    What is known to be needed (``hoods``, ``needs``) is made together with the levels, on the CPU in one
+    native call, with the same result as on first use. A hierarchy travels to other processes and devices as
+    a few flat buffers, with all that was made of it.
 
     Args:
         cloud: the input points.
@@ -37,6 +57,9 @@ class Hierarchy:
         bandwidth: of the density of a neighbourhood's support points, in units of their level's radius, for
             estimators that divide by it; ``None``: these take their own fraction of the receptive field.
         queries: points where a network's output is wanted, of the same clouds; default: the input points.
+        hoods: neighbourhoods that will be needed: the levels of support and queries (or ``Hierarchy.INPUT``,
+            ``Hierarchy.QUERIES``) and the reach; ``None``: the reach of the hierarchy.
+        needs: what will be needed of each of them, such as the ``needs`` of an estimator.
 
     Attributes:
         input: the given cloud, level -1 where levels are named.
@@ -45,6 +68,9 @@ class Hierarchy:
         kept: for each level, the indices of its points in the level before (``clouds[i]`` is
             ``clouds[i - 1][kept[i]]``), for pooling that takes features at kept points.
     """
+
+    INPUT = -1
+    QUERIES = -3  # not next to a level, so that no step from one ends here
 
     def __init__(
         self,
@@ -57,6 +83,8 @@ class Hierarchy:
         farthest: Sequence[int | float] | None = None,
         bandwidth: float | None = None,
         queries: PointCloud | None = None,
+        hoods: Sequence[tuple[int, int, float | None]] = (),
+        needs: Needs | None = None,
     ) -> None:
         check_cloud(cloud)
         self.radii = [float(radius) for radius in radii]
@@ -78,59 +106,169 @@ class Hierarchy:
         check_pair(cloud, self.queries)
         self.clouds: list[PointCloud] = []
         self.kept: list[Tensor] = []
-        for level, radius in enumerate(self.radii):
-            if farthest is None:
-                keep = poisson_disk(cloud, radius, self._generator(0, level))
-            elif isinstance(farthest[level], int):
-                keep = farthest_points(cloud, count=int(farthest[level]))
-            else:
-                keep = farthest_points(cloud, ratio=farthest[level])
+        self._hoods: dict[_Key, Neighborhood] = {}
+        self._buffers: list[Tensor] = []
+        needs = Needs() if needs is None else needs
+        planned = [self._key(*hood, None) for hood in hoods]
+        make = ops.at_once(cloud.points)
+        if farthest is not None:
+            self._choose_farthest(farthest)
+        elif make is None or not self._make_at_once(make, planned, needs):
+            self._choose_disks()
+        for key in planned:
+            _prepare(self._hood(key), needs)
+
+    def _choose_farthest(self, farthest: Sequence[int | float]) -> None:
+        cloud = self.input
+        for share in farthest:
+            count = share if isinstance(share, int) else None
+            keep = farthest_points(cloud, count=count, ratio=None if count is not None else share)
             cloud = cloud[keep]
             self.kept.append(keep)
             self.clouds.append(cloud)
-        self._hoods: dict[tuple[int, int, float, int | None], Neighborhood] = {}
+
+    def _choose_disks(self) -> None:
+        """The levels one by one. Random choices know a point by its place in an order that is not sorted."""
+        cloud = self.input
+        for level, radius in enumerate(self.radii):
+            keep = poisson_disk(cloud, radius, self._generator(0, level))
+            offsets = torch.searchsorted(keep, cloud.offsets)
+            if cloud.names is None:
+                names = spatial_order(PointCloud._trusted(cloud.points.detach()[keep], offsets))
+                keep = keep[names]
+            else:
+                names = cloud.names[keep].argsort().argsort()
+            cloud = PointCloud._trusted(cloud.points[keep], offsets, names)
+            self.kept.append(keep)
+            self.clouds.append(cloud)
+
+    def _make_at_once(self, make: Callable[..., Any], planned: Sequence[_Key], needs: Needs) -> bool:
+        """Levels and neighbourhoods in one call, where nothing is out of the ordinary; whether it was so."""
+        radii = {key: self._radius(key) for key in planned}
+        given = self.input, self.queries
+        if (
+            any(cloud.needs_gradient or cloud.names is not None for cloud in given)
+            or not all(map(is_ordinary, (*self.radii, *radii.values())))
+            or torch.compiler.is_compiling()
+        ):
+            return False
+        cap = -1 if self.max_neighbors is None else self.max_neighbors
+        levels = [(radius, self._draw(0, level)) for level, radius in enumerate(self.radii)]
+        densities: dict[tuple[int, float], int] = {}
+        weights: dict[_Key, int] = {}
+        hoods = []
+        for key, radius in radii.items():
+            bandwidth = self._bandwidth(key)
+            if bandwidth is None:
+                bandwidth = (needs.bandwidth or 0.0) * radius
+            if needs.bandwidth is not None and needs_no_unit(bandwidth):
+                number = densities.setdefault((key.source, bandwidth), len(densities))
+                if needs.weights:
+                    weights[key] = number
+            seed = 0 if cap < 0 else self._draw(1, key.source, key.target)
+            hoods.append((*key[:2], radius, cap, seed, weights.get(key, -1), needs.transposed))
+        queries = (None, None) if self.queries is self.input else (self.queries.points, self.queries.offsets)
+        with torch.inference_mode(False):  # what is kept must serve in training, too
+            cloud = self.input
+            made = make(cloud.points, cloud.offsets, *queries, levels, list(densities), hoods)
+            self._take(made, radii, densities, weights, needs)
+        return True
+
+    def _take(
+        self,
+        made: tuple[Tensor, Tensor, list[int]],
+        radii: dict[_Key, float],
+        densities: dict[tuple[int, float], int],
+        weights: dict[_Key, int],
+        needs: Needs,
+    ) -> None:
+        """Views of the buffers, which ``csrc/levels.hpp`` describes."""
+        integers, numbers, sizes = made
+        self._buffers = [integers, numbers]
+        dim, places, count = self.input.dim, self.input.num_clouds + 1, len(self.radii)
+        points = dict(enumerate(sizes[:count]))
+        points[self.INPUT], points[self.QUERIES] = self.input.num_points, self.queries.num_points
+        edges = dict(zip(radii, sizes[count:], strict=True))
+        lengths = [length for n in sizes[:count] for length in (n, n, places)]
+        for key, e in edges.items():
+            m = points[key.target]
+            lengths += [m + 1, m, e]
+            if needs.transposed:
+                lengths += [points[key.source] + 1, e, e]
+        taken = iter(integers.split(lengths))
+        lengths = [n * dim for n in sizes[:count]]
+        lengths += [points[source] for source, _ in densities]
+        for key, e in edges.items():
+            lengths += [e * dim, e] if key in weights else [e * dim]
+        given = iter(numbers.split(lengths))
+        for _ in range(count):
+            keep, names, offsets = next(taken), next(taken), next(taken)
+            self.kept.append(keep)
+            self.clouds.append(PointCloud._trusted(next(given).view(-1, dim), offsets, names))
+        for source, bandwidth in densities:
+            self._cloud(source).keep({density_key(self.input.dtype, bandwidth): next(given)})
+        for key, radius in radii.items():
+            row_offsets, total, indices = next(taken), next(taken), next(taken)
+            clouds = self._cloud(key.source), self._cloud(key.target)
+            hood = Neighborhood(*clouds, row_offsets, indices, total, radius, bandwidth=self._bandwidth(key))
+            known: dict[Any, Any] = {"offsets": next(given).view(-1, dim)}
+            if needs.transposed:
+                known["transposed"] = Transposed(next(taken), next(taken), next(taken))
+            if key in weights and needs.bandwidth is not None:
+                known[monte_carlo_key(needs.bandwidth, hood.bandwidth)] = next(given)
+            hood.keep(known)
+            self._hoods[key] = hood
 
     def __len__(self) -> int:
         return len(self.clouds)
 
     def within(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """The neighbourhood of level ``level`` in itself; with ``nearest``, the so many nearest points."""
-        return self._hood(level, level, reach, nearest)
+        return self._hood(self._key(level, level, reach, nearest))
 
     def down(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """From level ``level`` to the next coarser one; ``down(-1)`` starts at the input points."""
-        return self._hood(level, level + 1, reach, nearest)
+        return self._hood(self._key(level, level + 1, reach, nearest))
 
     def up(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """From level ``level`` to the next finer one; ``up(0)`` ends at the input points."""
-        return self._hood(level, level - 1, reach, nearest)
+        return self._hood(self._key(level, level - 1, reach, nearest))
 
     def out(self, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """From level 0 to the queries."""
-        return self._hood(0, _INPUT if self.queries is self.input else _QUERIES, reach, nearest)
+        return self._hood(self._key(0, self.QUERIES, reach, nearest))
 
-    def _hood(self, source: int, target: int, reach: float | None, nearest: int | None) -> Neighborhood:
-        support, queries = self._cloud(source), self._cloud(target)
-        reach = self.reach if reach is None else float(reach)
-        key = (source, target, reach, nearest)
+    def _key(self, source: int, target: int, reach: float | None, nearest: int | None) -> _Key:
+        for level in (source, target):
+            if level != self.QUERIES and not self.INPUT <= level < len(self.radii):
+                levels = f"levels are 0 to {len(self.radii) - 1}, -1 is the input"
+                raise ValueError(f"there is no level {level}: {levels}")
+        if self.queries is self.input:
+            source, target = (self.INPUT if level == self.QUERIES else level for level in (source, target))
+        return _Key(source, target, self.reach if reach is None else float(reach), nearest)
+
+    def _hood(self, key: _Key) -> Neighborhood:
         if key not in self._hoods:
-            if nearest is None:
-                radius = reach * self.radii[max(min(source, target), 0)]
-                generator = self._generator(1, source, target)
-                hood = ball_query(support, queries, radius, self.max_neighbors, generator)
+            support, queries = self._cloud(key.source), self._cloud(key.target)
+            if key.nearest is None:
+                generator = self._generator(1, key.source, key.target)
+                hood = ball_query(support, queries, self._radius(key), self.max_neighbors, generator)
             else:
-                hood = knn(support, queries, nearest)
-            if self.bandwidth is not None:
-                hood.bandwidth = self.bandwidth * self.radii[max(source, 0)]
+                hood = knn(support, queries, key.nearest)
+            hood.bandwidth = self._bandwidth(key)
             self._hoods[key] = hood
         return self._hoods[key]
 
+    def _radius(self, key: _Key) -> float:
+        return key.reach * self.radii[max(min(key.source, key.target), 0)]
+
+    def _bandwidth(self, key: _Key) -> float | None:
+        return None if self.bandwidth is None else self.bandwidth * self.radii[max(key.source, 0)]
+
     def _cloud(self, level: int) -> PointCloud:
-        if level == _QUERIES:
+        if level == self.QUERIES:
             return self.queries
-        if not _INPUT <= level < len(self.clouds):
-            raise ValueError(f"there is no level {level}: levels are 0 to {len(self) - 1}, -1 is the input")
-        return self.input if level == _INPUT else self.clouds[level]
+        return self.input if level == self.INPUT else self.clouds[level]
 
     def _generator(self, *key: int) -> torch.Generator:
         """One stream of random numbers per use, so that the order of use does not matter."""
@@ -139,26 +277,69 @@ class Hierarchy:
             stream = stream * 1009 + part + 2
         return torch.Generator().manual_seed((self._seed + stream) % (1 << 63))
 
+    def _draw(self, *key: int) -> int:
+        return draw_seed(self._generator(*key))
+
+    # Copies
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Hierarchy:
-        """A copy on another device, with the neighbourhoods made so far."""
-        return self._moved(lambda part: part.to(device, non_blocking=non_blocking))
+        """A copy on another device, with all that was made so far."""
+        if torch.device(device) == self.input.device:
+            return self
+        return self._moved(lambda buffer: buffer.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Hierarchy:
-        return self._moved(lambda part: part.pin_memory())
+        return self._moved(lambda buffer: buffer.pin_memory())
 
-    def _moved(self, move: Callable[[Any], Any]) -> Hierarchy:
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Hierarchy:
+        packed, buffers = pack(self._parts(), self._buffers)
         copy = Hierarchy.__new__(Hierarchy)
-        copy.__dict__.update(self.__dict__)
-        copy.input = move(self.input)
-        copy.queries = copy.input if self.queries is self.input else move(self.queries)
-        copy.clouds = [move(cloud) for cloud in self.clouds]
-        copy.kept = [move(keep) for keep in self.kept]
-        copy._hoods = {
-            key: hood.rebased(copy._cloud(key[0]), copy._cloud(key[1]), move)
-            for key, hood in self._hoods.items()
-        }
+        copy.__setstate__((packed, [move(buffer) for buffer in buffers]))
         return copy
+
+    def __getstate__(self) -> tuple[Any, list[Tensor]]:
+        return pack(self._parts(), self._buffers)
+
+    def __setstate__(self, state: tuple[Any, list[Tensor]]) -> None:
+        packed, self._buffers = state
+        settings, clouds, self.kept, hoods = unpack(packed, self._buffers)
+        self.__dict__.update(settings)
+        self.input, queries, *self.clouds = (cloud and _cloud_of(*cloud) for cloud in clouds)
+        self.queries = self.input if queries is None else queries
+        self._hoods = {
+            key: Neighborhood.of_parts(self._cloud(key.source), self._cloud(key.target), *parts)
+            for key, parts in hoods.items()
+        }
+
+    def _parts(self) -> tuple[Any, ...]:
+        """All that is needed to make the same again, as a tree of tensors."""
+        made = "input", "queries", "clouds", "kept", "_hoods", "_buffers"
+        settings = {name: value for name, value in self.__dict__.items() if name not in made}
+        others = None if self.queries is self.input else self.queries
+        clouds = [cloud and _parts_of(cloud) for cloud in (self.input, others, *self.clouds)]
+        return settings, clouds, self.kept, {key: hood.parts() for key, hood in self._hoods.items()}
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(cloud.num_points) for cloud in self.clouds)
         return f"Hierarchy({self.input.num_points} points -> {sizes}; radii {self.radii}, reach {self.reach})"
+
+
+def _prepare(hood: Neighborhood, needs: Needs) -> None:
+    """Makes what is needed and missing; what carries gradients is made where it is used."""
+    if hood.needs_gradient or torch.is_inference_mode_enabled():  # neither would be kept
+        return
+    hood.relative_positions()
+    if needs.transposed:
+        hood.transposed()
+    if needs.bandwidth is not None:
+        (monte_carlo if needs.weights else density_and_unit)(hood, needs.bandwidth)
+
+
+def _parts_of(cloud: PointCloud) -> tuple[Any, ...]:
+    return cloud.points, cloud.offsets, cloud.names, cloud.carried()
+
+
+def _cloud_of(points: Tensor, offsets: Tensor, names: Tensor | None, carried: dict[Any, Any]) -> PointCloud:
+    cloud = PointCloud._trusted(points, offsets, names)
+    cloud.keep(carried)
+    return cloud

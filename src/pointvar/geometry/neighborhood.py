@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pointvar import ops
 from pointvar.cloud import Keeper, PointCloud, per_cloud
+from pointvar.geometry.packing import replaced
 
 
 class Transposed(NamedTuple):
@@ -21,6 +22,17 @@ class Transposed(NamedTuple):
     """``[E]``: the query point of each edge, ascending within a row."""
     edges: Tensor
     """``[E]``: the number of the edge in the neighbourhood itself."""
+
+
+class Needs(NamedTuple):
+    """What a layer asks of a neighbourhood beside relative positions, so that it can be made in advance."""
+
+    bandwidth: float | None = None
+    """Of the densities of the support points, as a fraction of the receptive field; ``None``: none."""
+    weights: bool = False
+    """Whether the Monte Carlo weights with these densities (see ``monte_carlo``) are needed."""
+    transposed: bool = False
+    """Whether the edges by support point are needed."""
 
 
 class Neighborhood(Keeper):
@@ -45,12 +57,12 @@ class Neighborhood(Keeper):
         row_offsets: Tensor,
         indices: Tensor,
         total_counts: Tensor,
-        radius: Tensor | None = None,
+        radius: Tensor | float | None = None,
         farthest: Tensor | None = None,
         density: Tensor | None = None,
         bandwidth: float | None = None,
     ) -> None:
-        """For the functions of this room, which pass consistent parts. Exactly one of ``radius`` [M]
+        """For the functions of this room, which pass consistent parts. Exactly one of ``radius`` (one or [M])
         and ``farthest`` [M] (the support point whose distance is the radius, -1 for none) is given."""
         self.support, self.queries = support, queries
         self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
@@ -115,7 +127,17 @@ class Neighborhood(Keeper):
     @property
     def radius(self) -> Tensor:
         """``[M]``; follows the points where it is a distance between them and they need gradients."""
+        if isinstance(self._radius, float):
+            return self._one_radius(self._radius).expand(self.queries.num_points)
         return self.derived("radius", self._reach) if self._radius is None else self._radius
+
+    @property
+    def common_radius(self) -> float | None:
+        """The radius of all queries, where it was given as one number."""
+        return self._radius if isinstance(self._radius, float) else None
+
+    def _one_radius(self, radius: float) -> Tensor:
+        return self.kept("one radius", lambda: self.support.points.new_full((1,), radius))
 
     @property
     def density(self) -> Tensor | None:
@@ -150,14 +172,18 @@ class Neighborhood(Keeper):
         """
 
         def make() -> Tensor:
-            radius = self.radius
-            scale = torch.where(radius > 0, radius, 1.0)[self.rows, None]
+            if isinstance(self._radius, float):
+                scale = self._one_radius(self._radius)
+            else:
+                scale = torch.where(self.radius > 0, self.radius, 1.0)[self.rows, None]
             return (self.support.points[self.indices] - self.queries.points[self.rows]) / scale
 
         return self.derived("offsets", make)
 
     def edge_radius(self) -> Tensor:
         """The radius of each edge's query, ``[E, 1]``."""
+        if isinstance(self._radius, float):
+            return self._one_radius(self._radius).expand(self.num_edges, 1)
         return self.derived("edge_radius", lambda: self.radius[self.rows, None])
 
     def transposed(self) -> Transposed:
@@ -167,11 +193,14 @@ class Neighborhood(Keeper):
             "transposed", lambda: Transposed(*ops.transpose(self.row_offsets, self.indices, size))
         )
 
-    def orders(self) -> tuple[Tensor, Tensor]:
+    def orders(self) -> tuple[Any, Any]:
         """Queries ``[M]`` and support points ``[N]`` along a curve through space; computed once.
 
-        Points that follow each other share neighbours, so that these are read from memory once.
+        Points that follow each other share neighbours, so that these are read from memory once. Where both
+        clouds are sorted along it already, there is no other order to visit them in: ``(None, None)``.
         """
+        if self.queries.names is not None and self.support.names is not None:
+            return None, None
         return spatial_order(self.queries), spatial_order(self.support)
 
     def _versions(self) -> Any:
@@ -190,10 +219,18 @@ class Neighborhood(Keeper):
 
     def rebased(self, support: PointCloud, queries: PointCloud, move: Callable[[Any], Any]) -> Neighborhood:
         """The same edges between copies of the two clouds; ``move`` copies a tensor."""
+        return Neighborhood.of_parts(support, queries, *replaced(self.parts(), Tensor, move))
+
+    def parts(self) -> tuple[Any, ...]:
+        """All but the clouds: ``of_parts`` makes the same of it, also between copies of the clouds."""
         edges = self.row_offsets, self.indices, self.total_counts
-        given = self._radius, self._farthest, self._density
-        moved: Any = (*(None if part is None else move(part) for part in (*edges, *given)), self.bandwidth)
-        return Neighborhood(support, queries, *moved)
+        return *edges, self._radius, self._farthest, self._density, self.bandwidth, self.carried()
+
+    @classmethod
+    def of_parts(cls, support: PointCloud, queries: PointCloud, *parts: Any) -> Neighborhood:
+        hood = cls(support, queries, *parts[:-1])
+        hood.keep(parts[-1])
+        return hood
 
     def __repr__(self) -> str:
         mean = self.num_edges / max(self.queries.num_points, 1)
@@ -205,24 +242,9 @@ class Neighborhood(Keeper):
 
 def spatial_order(cloud: PointCloud) -> Tensor:
     """The points ``[N]``, cloud by cloud, along a Z-shaped curve: what is near in space is near there."""
-
-    def make() -> Tensor:
-        if not cloud.num_points:
-            return cloud.offsets.new_empty(0)
-        points = cloud.points.detach()
-        low, high = points.amin(0), points.amax(0)
-        cells = ((points - low) * ((1 << 16) - 1) / (high - low).clamp(min=1e-30)).long()
-        code = sum(_spread(cell) << axis for axis, cell in enumerate(cells.unbind(1)))
-        return (code + (cloud.batch << 48)).argsort()
-
-    return cloud.kept("spatial order", make)
-
-
-def _spread(numbers: Tensor) -> Tensor:
-    """Two zeros after each of 16 bits."""
-    for shift, mask in ((16, 0x0000FF0000FF), (8, 0x00F00F00F00F), (4, 0x0C30C30C30C3), (2, 0x249249249249)):
-        numbers = (numbers | numbers << shift) & mask
-    return numbers
+    if cloud.names is not None:
+        return cloud.kept("spatial order", lambda: torch.arange(cloud.num_points, device=cloud.device))
+    return cloud.kept("spatial order", lambda: ops.spatial_order(cloud.points.detach(), cloud.offsets))
 
 
 def check_pair(support: PointCloud, queries: PointCloud) -> None:

@@ -29,7 +29,7 @@ def poisson_disk(
     """
     check_cloud(cloud)
     radii = per_cloud(radius, cloud, "radius")
-    return ops.poisson_disk(cloud.points.detach(), cloud.offsets, radii, draw_seed(generator))
+    return ops.poisson_disk(cloud.points.detach(), cloud.offsets, radii, draw_seed(generator), cloud.names)
 
 
 def farthest_points(

@@ -38,9 +38,11 @@ def ball_query(
     cap, seed = -1, 0
     if max_neighbors is not None:
         cap, seed = positive_int(max_neighbors, "max_neighbors"), draw_seed(generator)
-    row_offsets, indices, total = ops.ball_query(*_packed(support), *_packed(queries), radii, cap, seed)
-    radii = radii.expand(queries.num_points) if len(radii) == 1 else radii[queries.batch]
-    return Neighborhood(support, queries, row_offsets, indices, total, radius=radii)
+    packed = *_packed(support), *_packed(queries)
+    names = support.names, queries.names
+    row_offsets, indices, total = ops.ball_query(*packed, radii, cap, seed, *names)
+    reach = float(radius) if isinstance(radius, (int, float)) else radii[queries.batch]
+    return Neighborhood(support, queries, row_offsets, indices, total, radius=reach)
 
 
 def knn(support: PointCloud, queries: PointCloud, k: int) -> Neighborhood:
@@ -62,7 +64,8 @@ def _packed(cloud: PointCloud) -> tuple[Tensor, Tensor]:
 def draw_seed(generator: torch.Generator | None) -> int:
     """The integer that a custom op takes in place of a generator."""
     device = "cpu" if generator is None else generator.device
-    return int(torch.randint(1 << 62, (1,), generator=generator, device=device))
+    seed = torch.empty(1, dtype=torch.int64, device=device)
+    return int(seed.random_(0, 1 << 62, generator=generator).item())
 
 
 def positive_int(value: int, name: str) -> int:

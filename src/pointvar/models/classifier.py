@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -98,10 +99,10 @@ class Classifier(Network):
 
     def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
         """The levels that ``forward`` takes, with their neighbourhoods made; for data-loader workers, too."""
-        levels = Hierarchy(cloud, self.radii, self.reach, self.max_neighbors, generator)
-        for level in range(len(levels)):
-            levels.within(level)
-        return levels
+        hoods = [(level, level, None) for level in range(len(self.radii))]
+        first = cast(ConvolutionBlock, self.blocks[0]).convolution
+        ball = self.radii, self.reach, self.max_neighbors
+        return Hierarchy(cloud, *ball, generator, hoods=hoods, needs=first.estimator.needs)
 
     def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
         check_levels(levels, len(self.radii))

@@ -107,14 +107,16 @@ class SegmentationUNet(Network):
             generator: source of all randomness; default: torch's global generator.
         """
         ball = self.radii, self.reach, self.max_neighbors
-        levels = Hierarchy(cloud, *ball, generator, bandwidth=self.bandwidth, queries=queries)
-        levels.down(-1, self.first_reach)
-        for level in range(len(levels)):
-            levels.within(level)
-            if level:
-                levels.up(level)
-        levels.out()
-        return levels
+        hoods = [
+            (Hierarchy.INPUT, 0, self.first_reach),
+            *((level, level, None) for level in range(len(self.radii))),
+            *((level, level - 1, None) for level in range(1, len(self.radii))),
+            (0, Hierarchy.QUERIES, None),
+        ]
+        needs = self.entry.convolution.estimator.needs
+        return Hierarchy(
+            cloud, *ball, generator, bandwidth=self.bandwidth, queries=queries, hoods=hoods, needs=needs
+        )
 
     def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
         check_levels(levels, len(self.radii))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pointvar.ops import reference
-from pointvar.ops.backends import operator
+from pointvar.ops.backends import at_once, operator
 from pointvar.ops.clipping import clip_units
 from pointvar.ops.edges import Edges, Known, Native, Values
 from pointvar.ops.projection import convolve, project, second_moment
@@ -22,6 +22,7 @@ __all__ = [
     "Known",
     "Native",
     "Values",
+    "at_once",
     "ball_query",
     "clip_units",
     "convolve",
@@ -31,6 +32,7 @@ __all__ = [
     "poisson_disk",
     "project",
     "second_moment",
+    "spatial_order",
     "transpose",
 ]
 
@@ -49,6 +51,7 @@ def _found(support: Tensor, support_offsets: Tensor, queries: Tensor, *rest: Any
 ball_query = operator(reference.ball_query, _found)
 knn = operator(reference.knn, _found)
 poisson_disk = operator(reference.poisson_disk, lambda points, *rest: _size(points))
+spatial_order = operator(reference.spatial_order, lambda points, *rest: _size(points, points.shape[0]))
 farthest_points = operator(reference.farthest_points, lambda points, *rest: _size(points, rest[-1]))
 kernel_density = operator(reference.kernel_density, lambda points, *rest: points.new_empty(points.shape[0]))
 kernel_density_backward = operator(

@@ -34,6 +34,15 @@ def convolution(tensor: Tensor) -> Any:
     return BACKENDS.get(tensor.device.type, PLAIN).convolution
 
 
+def at_once(tensor: Tensor) -> Callable[..., tuple[Tensor, Tensor, list[int]]] | None:
+    """The function of a device that makes a whole hierarchy in one call, where it has one.
+
+    What that gives is defined by the operators that make its parts (see ``csrc/levels.hpp``).
+    """
+    backend = BACKENDS.get(tensor.device.type, PLAIN)
+    return getattr(backend.geometry, "geometry", None)
+
+
 _LIBRARY = torch.library.Library("pointvar", "FRAGMENT")
 
 

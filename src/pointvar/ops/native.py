@@ -79,21 +79,27 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 
 def _plain(argument: Any) -> Any:
-    return argument.detach().contiguous() if isinstance(argument, Tensor) else argument
+    return capsule(argument.detach().contiguous()) if isinstance(argument, Tensor) else argument
+
+
+def capsule(tensor: Tensor | None) -> Any:
+    """How a tensor crosses into the module: its own ``__dlpack__`` takes ten times as long."""
+    return None if tensor is None else to_dlpack(tensor)
 
 
 ball_query = _kernel("ball_query")
 knn = _kernel("knn")
 poisson_disk = _kernel("poisson_disk")
+spatial_order = _kernel("spatial_order")
 farthest_points = _kernel("farthest_points")
 kernel_density = _kernel("kernel_density")
 kernel_density_backward = _kernel("kernel_density_backward")
 transpose = _kernel("transpose")
+geometry = _kernel("geometry")
 
 
 def clip_units(
     weights: Sequence[Tensor], gradients: Sequence[Tensor], units: Sequence[int], limit: float, eps: float
 ) -> None:
     """``clipping.clip_units``; tensors must be contiguous, float32 or float64."""
-    capsules = [to_dlpack(w) for w in weights], [to_dlpack(g) for g in gradients]
-    _module.clip_units(*capsules, units, limit, eps)
+    _module.clip_units(list(map(capsule, weights)), list(map(capsule, gradients)), units, limit, eps)

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]
 
 from pointvar.ops.edges import Edges, Native, Values
-from pointvar.ops.native import _module, transpose
+from pointvar.ops.native import _module, capsule, transpose
 
 BASES = ("gaussian", "linear", "nearest", "spherical", "mlp", "dot")
 DIVIDES = True
@@ -143,7 +142,7 @@ def second_moment(features: Tensor, edges: Edges) -> Tensor:
     squares = torch.empty(rows, dtype=torch.float64)
     for first, count, phi in _chunks(rows, size * features.shape[1], plan.dtype):
         plan.project(first, count, phi, norm)
-        plan.kernels.squared_norms(to_dlpack(phi), to_dlpack(squares[first : first + count]))
+        plan.kernels.squared_norms(capsule(phi), capsule(squares[first : first + count]))
     return squares.sum() / max(rows, 1)
 
 
@@ -151,10 +150,7 @@ def second_moment(features: Tensor, edges: Edges) -> Tensor:
 
 
 class _Plan:
-    """Edges and features as the C++ kernels take them: packed, in the precision of what is on the edges.
-
-    Tensors cross as DLPack capsules: their ``__dlpack__`` takes ten times as long.
-    """
+    """Edges and features as the C++ kernels take them: packed, in the precision of what is on the edges."""
 
     def __init__(self, features: Tensor, edges: Edges, size: int) -> None:
         operand, scale, parameters = (None if t is None else t.detach().contiguous() for t in edges.operands)
@@ -166,26 +162,22 @@ class _Plan:
         basis = Native("values", operand) if isinstance(edges.functions, Values) else edges.functions.basis
         make = _module.PlanFloat if self.dtype == torch.float32 else _module.PlanDouble
         tensors = edges.row_offsets.contiguous(), edges.indices.contiguous(), self.row_order, self.features
-        on_edges = map(_capsule, (operand, scale, parameters))
-        self.kernels: Any = make(*map(_capsule, tensors), basis.name, size, *on_edges, basis.constants)
+        on_edges = map(capsule, (operand, scale, parameters))
+        self.kernels: Any = make(*map(capsule, tensors), basis.name, size, *on_edges, basis.constants)
 
     def project(self, first: int, count: int, phi: Tensor, norm: Tensor | None = None) -> None:
-        self.kernels.project(first, count, to_dlpack(phi), self._norm(norm))
+        self.kernels.project(first, count, capsule(phi), self._norm(norm))
 
     def project_back(self, grad: Tensor, first: int, count: int, psi: Tensor, columns: Any) -> None:
         self.kernels.project_back(
-            *(to_dlpack(grad), first, count, to_dlpack(psi), *map(_capsule, (*columns, self.column_order)))
+            *(capsule(grad), first, count, capsule(psi), *map(capsule, (*columns, self.column_order)))
         )
 
     def unproject(self, first: int, count: int, phi: Tensor, norm: Tensor, *grads: Tensor | None) -> None:
-        self.kernels.unproject(first, count, to_dlpack(phi), self._norm(norm), *map(_capsule, grads))
+        self.kernels.unproject(first, count, capsule(phi), self._norm(norm), *map(capsule, grads))
 
     def _norm(self, norm: Tensor | None) -> Any:
-        return None if norm is None or not self.edges.unit_response else to_dlpack(norm)
-
-
-def _capsule(tensor: Tensor | None) -> Any:
-    return None if tensor is None else to_dlpack(tensor)
+        return None if norm is None or not self.edges.unit_response else capsule(norm)
 
 
 def _chunks(rows: int, width: int, dtype: torch.dtype) -> Iterator[tuple[int, int, Tensor]]:

@@ -27,16 +27,22 @@ def ball_query(
     radius: Tensor,
     max_neighbors: int,
     seed: int,
+    support_names: Tensor | None = None,
+    query_names: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Names: the numbers by which random choices know the points; ``None``: their own."""
     _check(support, support_offsets, radius)
     _check_pair(support, support_offsets, queries, query_offsets)
+    _check_names(support_names, support)
+    _check_names(query_names, queries)
     counts = queries.new_zeros(queries.shape[0], dtype=torch.int64)
     total_counts = torch.zeros_like(counts)
     indices = [counts.new_zeros(0)]
     for rows, found, _ in _pairs(support, support_offsets, queries, query_offsets, radius):
         total_counts += torch.bincount(rows, minlength=counts.shape[0])
         if max_neighbors >= 0:
-            first = _rank_in_row(rows, _priority(seed, rows, found)) < max_neighbors
+            pair = _named(query_names, rows), _named(support_names, found)
+            first = _rank_in_row(rows, _priority(seed, *pair)) < max_neighbors
             rows, found = rows[first], found[first]
         counts += torch.bincount(rows, minlength=counts.shape[0])
         indices.append(found)
@@ -75,15 +81,25 @@ def knn(
     return _cumulate(wanted), torch.cat(indices)[order], farthest
 
 
-def poisson_disk(points: Tensor, offsets: Tensor, radius: Tensor, seed: int) -> Tensor:
-    """Greedy in the order of random priorities; rounds decide all local firsts at once."""
+def poisson_disk(
+    points: Tensor, offsets: Tensor, radius: Tensor, seed: int, names: Tensor | None = None
+) -> Tensor:
+    """Greedy in the order of random priorities; rounds decide all local firsts at once.
+
+    Names: the numbers of the points, in another order within each cloud, by which priorities know them.
+    """
     _check(points, offsets, radius)
+    _check_names(names, points)
     cloud = _cloud_of(offsets)
-    priority = _priority(seed, torch.zeros_like(cloud), torch.arange(len(cloud), device=points.device)) >> 31
+    numbers = torch.arange(len(cloud), device=points.device)
+    by_name = numbers if names is None else names.argsort()
+    if names is not None and not (torch.equal(names[by_name], numbers) and torch.equal(cloud[names], cloud)):
+        raise ValueError("names must be the numbers of the points of each cloud, each once")
+    priority = _priority(seed, torch.zeros_like(cloud), numbers) >> 31
     rank = torch.empty_like(priority)
-    rank[priority.argsort(stable=True)] = torch.arange(len(cloud), device=points.device)
+    rank[by_name[priority.argsort(stable=True)]] = numbers
     kept = torch.zeros_like(cloud, dtype=torch.bool)
-    left = torch.arange(len(cloud), device=points.device)
+    left = numbers
     while left.numel():
         here = _cumulate(torch.bincount(cloud[left], minlength=radius.shape[0]))
         least = rank[left]
@@ -97,6 +113,23 @@ def poisson_disk(points: Tensor, offsets: Tensor, radius: Tensor, seed: int) -> 
             uncovered[rows] = False
         left = left[uncovered]
     return kept.nonzero().squeeze(1)
+
+
+def spatial_order(points: Tensor, offsets: Tensor) -> Tensor:
+    """Cloud by cloud along a Z-shaped curve: cells of a grid over the box of each cloud, 30 / D bits an axis,
+    ordered by their numbers with the bits interleaved; points of one cell in their own order."""
+    _check(points, offsets)
+    cloud, bits = _cloud_of(offsets), 30 // points.shape[1]
+    wide, shape = points.double(), (len(offsets) - 1, points.shape[1])
+    index = cloud[:, None].expand_as(wide)
+    low = wide.new_zeros(shape).scatter_reduce(0, index, wide, "amin", include_self=False)
+    high = wide.new_zeros(shape).scatter_reduce(0, index, wide, "amax", include_self=False)
+    scale = (1 << bits) / (high - low).clamp(min=1e-200)
+    cells = ((wide - low[cloud]) * scale[cloud]).nan_to_num(0.0).clamp(0, (1 << bits) - 1).long()
+    code = cloud << 30
+    for axis, cell in enumerate(cells.unbind(1)):
+        code = code + (_spread(cell, points.shape[1]) << axis)
+    return code.argsort(stable=True)
 
 
 def farthest_points(points: Tensor, offsets: Tensor, counts: Tensor, start: Tensor, total: int) -> Tensor:
@@ -182,6 +215,13 @@ def _check_pair(support: Tensor, support_offsets: Tensor, queries: Tensor, query
     kinds = (support.shape[1], support.dtype, len(support_offsets))
     if kinds != (queries.shape[1], queries.dtype, len(query_offsets)):
         raise ValueError("support and queries must agree in dimension, dtype and number of clouds")
+
+
+def _check_names(names: Tensor | None, points: Tensor) -> None:
+    if names is not None and (names.shape != points.shape[:1] or names.dtype != torch.int64):
+        raise ValueError(
+            f"names must hold one int64 number per point, got {list(names.shape)}, {names.dtype}"
+        )
 
 
 def _check_offsets(offsets: Tensor, total: int) -> None:
@@ -284,6 +324,24 @@ def _rank_in_row(rows: Tensor, value: Tensor) -> Tensor:
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(rows), device=rows.device)
     return rank - torch.searchsorted(rows, rows)
+
+
+def _named(names: Tensor | None, points: Tensor) -> Tensor:
+    return points if names is None else names[points]
+
+
+_SPREAD = {
+    1: (),
+    2: ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)),
+    3: ((16, 0x030000FF), (8, 0x0300F00F), (4, 0x030C30C3), (2, 0x09249249)),
+}
+
+
+def _spread(numbers: Tensor, dim: int) -> Tensor:
+    """D - 1 zeros after each bit of numbers of 30 / D bits."""
+    for shift, mask in _SPREAD[dim]:
+        numbers = (numbers | numbers << shift) & mask
+    return numbers
 
 
 def _priority(seed: int, a: Tensor, b: Tensor) -> Tensor:
