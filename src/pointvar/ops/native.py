@@ -89,4 +89,4 @@ farthest_points = _kernel("farthest_points")
 kernel_density = _kernel("kernel_density")
 kernel_density_backward = _kernel("kernel_density_backward")
 transpose = _kernel("transpose")
-geometry = _kernel("geometry")
+geometry = getattr(_module, "geometry", None)  # takes what a PointCloud holds as it is
