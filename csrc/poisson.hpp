@@ -76,7 +76,15 @@ Buffer<int64_t> poisson_disk(const Batch<T>& batch, const T* radius, uint64_t se
             for (int row = 0; row < rows; ++row) {
                 const T *px = points.x.data(), *py = points.y.data(), *pz = points.z.data();
                 Integer<T>* cover = covered.data();
-                for (int64_t j = near.begin[row]; j < near.end[row]; ++j) {
+                int64_t j = near.begin[row];
+                // By whole vectors as long as these are points of this cloud: one that is near is covered, whatever
+                // its cell.
+                for (; j < near.end[row] && j + kLanes<T> <= first + size; j += kLanes<T>) {
+                    const Vector<T> dx = load(px + j) - x, dy = load(py + j) - y, dz = load(pz + j) - z;
+                    const auto inside = (dx * dx + dy * dy + dz * dz) < limit;
+                    store(cover + j, load(cover + j) | (Vector<Integer<T>>)inside);
+                }
+                for (; j < near.end[row]; ++j) {
                     const T dx = px[j] - x, dy = py[j] - y, dz = pz[j] - z;
                     cover[j] |= dx * dx + dy * dy + dz * dz < limit;
                 }

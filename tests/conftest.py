@@ -31,6 +31,7 @@ OPERATORS = [
     ops.ball_query,
     ops.knn,
     ops.poisson_disk,
+    ops.spatial_order,
     ops.farthest_points,
     ops.kernel_density,
     ops.kernel_density_backward,

@@ -20,9 +20,10 @@ def arguments(name: str, dtype: torch.dtype = torch.float32, gradients: bool = F
     lengths = torch.tensor([0.3, 0.2, 0.4], dtype=dtype)
     pair = (points, offsets, queries.points, queries.offsets)
     return {
-        "ball_query": (*pair, lengths, 4, 7),
+        "ball_query": (*pair, lengths, 4, 7, torch.arange(50).flip(0), torch.arange(17) * 3),
         "knn": (*pair, 3),
-        "poisson_disk": (points, offsets, lengths, 7),
+        "poisson_disk": (points, offsets, lengths, 7, torch.arange(50).flip(0).roll(30)),
+        "spatial_order": (points, offsets),
         "farthest_points": (points, offsets, torch.tensor([4, 0, 3]), torch.tensor([2, 0, 0]), 7),
         "kernel_density": (points, offsets, lengths),
         "kernel_density_backward": (random_cloud([50], 1, dtype).points[:, 0], points, offsets, lengths),
@@ -34,6 +35,7 @@ NAMES = [
     "ball_query",
     "knn",
     "poisson_disk",
+    "spatial_order",
     "farthest_points",
     "kernel_density",
     "kernel_density_backward",

@@ -116,7 +116,8 @@ class Hierarchy:
         elif make is None or not self._make_at_once(make, planned, needs):
             self._choose_disks()
         for key in planned:
-            _prepare(self._hood(key), needs)
+            if key not in self._hoods:
+                _prepare(self._hood(key), needs)
 
     def _choose_farthest(self, farthest: Sequence[int | float]) -> None:
         cloud = self.input
@@ -153,7 +154,11 @@ class Hierarchy:
         ):
             return False
         cap = -1 if self.max_neighbors is None else self.max_neighbors
-        levels = [(radius, self._draw(0, level)) for level, radius in enumerate(self.radii)]
+        draw = torch.Generator()
+        levels = [
+            (radius, draw_seed(draw.manual_seed(self._stream(0, level))))
+            for level, radius in enumerate(self.radii)
+        ]
         densities: dict[tuple[int, float], int] = {}
         weights: dict[_Key, int] = {}
         hoods = []
@@ -165,7 +170,7 @@ class Hierarchy:
                 number = densities.setdefault((key.source, bandwidth), len(densities))
                 if needs.weights:
                     weights[key] = number
-            seed = 0 if cap < 0 else self._draw(1, key.source, key.target)
+            seed = 0 if cap < 0 else draw_seed(draw.manual_seed(self._stream(1, key.source, key.target)))
             hoods.append((*key[:2], radius, cap, seed, weights.get(key, -1), needs.transposed))
         queries = (None, None) if self.queries is self.input else (self.queries.points, self.queries.offsets)
         with torch.inference_mode(False):  # what is kept must serve in training, too
@@ -270,15 +275,15 @@ class Hierarchy:
             return self.queries
         return self.input if level == self.INPUT else self.clouds[level]
 
-    def _generator(self, *key: int) -> torch.Generator:
-        """One stream of random numbers per use, so that the order of use does not matter."""
+    def _stream(self, *key: int) -> int:
+        """The seed of one stream of random numbers per use, so that the order of use does not matter."""
         stream = 0
         for part in key:
             stream = stream * 1009 + part + 2
-        return torch.Generator().manual_seed((self._seed + stream) % (1 << 63))
+        return (self._seed + stream) % (1 << 63)
 
-    def _draw(self, *key: int) -> int:
-        return draw_seed(self._generator(*key))
+    def _generator(self, *key: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._stream(*key))
 
     # Copies
 

@@ -95,7 +95,7 @@ farthest_points = _kernel("farthest_points")
 kernel_density = _kernel("kernel_density")
 kernel_density_backward = _kernel("kernel_density_backward")
 transpose = _kernel("transpose")
-geometry = _kernel("geometry")
+geometry = _kernel("geometry") if available else None
 
 
 def clip_units(
