@@ -18,7 +18,7 @@ help:
 	@echo "make test-awkward  run them on one CPU, not as root, without HOME, in paths with spaces (ten minutes)"
 	@echo "make lint    ruff, mypy, and the order of the rooms (import-linter)"
 	@echo "make docs    build the documentation in docs/_build/html"
-	@echo "make bench   measure against other libraries (minutes); writes benchmarks/results/"
+	@echo "make bench   measure against other libraries (half an hour); writes benchmarks/results/ and docs/performance.md"
 	@echo "make experiments   all figures and tables (hours; stop it at any time, the same command goes on)"
 	@echo "make fuzz    broken files and hostile tensors: nothing may end the process (half an hour)"
 	@echo "make mutants change the code at random and see whether a test fails (an hour; the same command goes on)"
@@ -44,12 +44,20 @@ docs: .venv/installed-docs
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"
 
+# Measures, stores, and puts the tables into the documentation; AGAINST=OTHER/src compares training with that version.
+PAGE := docs/performance.md
 bench: .venv/installed-bench
 	@$(BIN)/python benchmarks/geometry.py
+	@$(BIN)/python benchmarks/geometry.py --markdown $(PAGE)
 	@$(BIN)/python benchmarks/convolution.py
+	@$(BIN)/python benchmarks/convolution.py --plot --markdown $(PAGE)
 	@$(BIN)/python benchmarks/initialisation.py
+	@$(BIN)/python benchmarks/initialisation.py --markdown $(PAGE)
 	@$(BIN)/python benchmarks/training.py
+	@$(if $(AGAINST),$(BIN)/python benchmarks/training.py --against $(AGAINST))
+	@$(BIN)/python benchmarks/training.py --markdown $(PAGE)
 	@$(BIN)/python benchmarks/split.py
+	@$(BIN)/python benchmarks/split.py --markdown $(PAGE)
 	@$(BIN)/python benchmarks/threads.py
 
 # A batch of two small clouds keeps one core busy, not more: run it twice at once for two cores.

@@ -21,13 +21,14 @@ CLOUDS = 32  # of which each step takes others
 class Step:
     """A training step: ``parts(number)`` runs it and pauses after each part, the same for the same number.
 
-    Every step takes other clouds, if there are, and has a geometry of its own, as in training.
+    Every step takes other clouds, if there are, and has a geometry of its own, as in training. An ``empty``
+    step calls the same operators with next to nothing to compute: a few points, one channel.
     """
 
-    def __init__(self, case: str) -> None:
+    def __init__(self, case: str, empty: bool = False) -> None:
         self.case = case
-        self.batches = [collate(samples) for samples in _samples(case)]
-        self.model = _model(case)
+        self.batches = [collate([s[:8] if empty else s for s in samples]) for samples in _samples(case)]
+        self.model = _model(case, empty)
         self.batch_size = len(self.batches[0])
         module = ClassificationModule(self.model, ["a", "b"], OptimizerConfig(rate=1e-5, agc=0.05))
         self.optimizer = module.configure_optimizers()["optimizer"]
@@ -56,24 +57,27 @@ class Step:
         self.optimizer.zero_grad()
         yield "optimiser"
 
-    @torch.no_grad()
     def operations(self, numbers: range) -> float:
         """Of the forward pass: 2 E K C + 2 M K C O over all convolutions; the mean of some steps."""
-        total = 0
+        sizes = [size for number in numbers for size in self.sizes(number)]
+        return sum(2 * e * kc + 2 * m * kc * o for e, m, kc, o in sizes) / len(numbers)
 
-        def count(layer: Any, args: tuple[Any, ...]) -> None:
-            nonlocal total
-            hood, size = args[1], layer.basis.size * layer.in_channels
-            total += 2 * hood.num_edges * size + 2 * hood.queries.num_points * size * layer.out_channels
+    @torch.no_grad()
+    def sizes(self, number: int) -> list[tuple[int, int, int, int]]:
+        """E, M, K C and O of each convolution in a step."""
+        sizes = []
+
+        def note(layer: Any, args: tuple[Any, ...]) -> None:
+            hood, inputs = args[1], layer.basis.size * layer.in_channels
+            sizes.append((hood.num_edges, hood.queries.num_points, inputs, layer.out_channels))
 
         layers = [m for m in self.model.modules() if isinstance(m, pv.PointConvolution)]
-        handles = [layer.register_forward_pre_hook(count) for layer in layers]
-        for number in numbers:
-            batch, levels, _ = self._levels(number)
-            self.model(batch.features, levels)
+        handles = [layer.register_forward_pre_hook(note) for layer in layers]
+        batch, levels, _ = self._levels(number)
+        self.model(batch.features, levels)
         for handle in handles:
             handle.remove()
-        return total / len(numbers)
+        return sizes
 
     def twin(self) -> Step:
         """The same step by the message passing and the pooling of PyTorch Geometric."""
@@ -93,18 +97,18 @@ def _samples(case: str) -> list[list[Sample]]:
     return [[shapes[i] for i in range(begin, begin + size)] for begin in range(0, CLOUDS, size)]
 
 
-def _model(case: str) -> Any:
+def _model(case: str, empty: bool = False) -> Any:
     random = torch.Generator().manual_seed(0)
     inputs = _samples(case)[0][0].features.shape[1]
     if case == "unet":
         return pv.models.preset("scannet", in_channels=inputs, num_classes=20, generator=random).train()
-    small = case == "small"
+    widths = (1, 1, 1, 1) if empty else (32, 64, 128, 128) if case == "small" else (128, 256, 512, 512)
     return pv.models.Classifier(
         inputs,
         15,
         "MCConv",
-        channels=(32, 64, 128) if small else (128, 256, 512),
-        head=128 if small else 512,
+        channels=widths[:3],
+        head=widths[3],
         unit_response=case != "pyg",
         generator=random,
     ).train()

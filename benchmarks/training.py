@@ -7,8 +7,8 @@
 
 Every step has clouds and a geometry of its own. The limit is three times the operations of the forward pass,
 2 E K C + 2 M K C O over all convolutions, at the speed of a matrix product (2048 x 1024 times 1024 x 1024)
-that is measured in turns with the steps. "pyg" is a classifier step against the same step, with the same weights
-and neighbourhoods, by the message passing of PyTorch Geometric.
+that is measured in turns with the steps. "pyg" is a classifier step against the same step, with the same
+weights and neighbourhoods, by the message passing of PyTorch Geometric.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ AGAINST_COLUMNS = {
 
 
 class Timed:
-    """A step as a task: each call does as many in a row as fill a turn, and keeps the times of their parts."""
+    """A step as a task: each call does as many in a row as fill a turn, and keeps the times of the parts."""
 
     def __init__(self, step: Step) -> None:
         self.step, self.numbers = step, count()
@@ -142,8 +142,9 @@ def markdown(results: Row) -> str:
     facts, rows = results["machine"], results["rows"]
     speeds = {row["threads"]: f"{row['gflops']:.0f} GFLOP/s on {row['threads']}" for row in rows}
     text = [
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}; torch {facts['torch']}, {facts['backend']} "
-        f"backend ({facts['instruction_set']}); matrix product, threads: {', '.join(speeds.values())}; load "
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}; torch {facts['torch']}, "
+        f"{facts['backend']} backend ({facts['instruction_set']}); matrix product by threads: "
+        f"{', '.join(speeds.values())}; load "
         f"before a case at most {max(row['load_before'] for row in rows)}; {facts['date']}.",
         harness.table([row for row in rows if "pyg" not in row], COLUMNS),
     ]

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "clipping.hpp"
 #include "density.hpp"
 #include "farthest.hpp"
 #include "nearest.hpp"
@@ -123,6 +124,12 @@ int run(const char* type) {
         {"project mlp", [&] { return forth(c, c.known()); }},
         {"unproject values", [&] { return back(c, c.given()); }},
         {"unproject mlp", [&] { return back(c, c.known()); }},
+        {"clip_units",
+         [&] {
+             std::vector<T> weight(size_t(1) << 20, T(1)), gradient(weight.size(), T(2));
+             clip_units(Units<T>{weight.data(), gradient.data(), 2048, 512, 1}, T(0.1), T(0.001));
+             return bytes(gradient);
+         }},
     };
     std::vector<std::vector<char>> alone;
     for (const auto& kernel : kernels) alone.push_back(kernel.second());
