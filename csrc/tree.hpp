@@ -54,7 +54,7 @@ class Tree {
         nodes.resize(size_t(node_count(n)));
         // The upper levels on one thread, then whole subtrees in parallel.
         std::vector<Job> open{{0, 0, n}};
-        const size_t enough = n > (1 << 12) ? 4 * size_t(threads()) : 1;
+        const size_t enough = n > (1 << 14) ? 4 * size_t(threads()) : 1;
         while (open.size() < enough && open[0].end - open[0].begin > leaf_) {
             std::vector<Job> next;
             for (const Job& job : open) {
