@@ -5,7 +5,7 @@ A method chooses the pair, and makes a ``PointConvolution`` that carries its nam
     in_channels, out_channels: C and O.
     num_basis: K (the paper uses 16 throughout).
     dim: D, 1 to 3.
-    bias, unit_response: as in ``PointConvolution``.
+    bias, unit_response, precondition: as in ``PointConvolution``.
     generator: where everything random comes from; default: torch's global generator.
 
 ``METHODS`` has them by name; ``resolve`` takes a name or any function like these.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from torch import Generator
@@ -68,7 +68,8 @@ def method(choose: Callable[Concatenate[K, int, P], Pair]) -> Method[K, P]:
     size, _, *own = signature(choose).parameters.values()
     size = size if size.default is None else size.replace(default=16)
     _, first, second, _, *shared, _, _ = signature(Method.__call__).parameters.values()
-    accepted = Signature([first, second, size, *shared, *own], return_annotation="PointConvolution")
+    option = Parameter("precondition", Parameter.KEYWORD_ONLY, default=False, annotation="bool")
+    accepted = Signature([first, second, size, *shared, *own, option], return_annotation="PointConvolution")
 
     @wraps(choose)
     def make(*args: Any, **kwargs: Any) -> PointConvolution:
@@ -79,9 +80,8 @@ def method(choose: Callable[Concatenate[K, int, P], Pair]) -> Method[K, P]:
         call.apply_defaults()
         inputs, outputs, num_basis, dim, bias, unit_response, *rest = call.args
         pair = pair_of(num_basis, dim, *rest)
-        return PointConvolution(
-            inputs, outputs, *pair, bias, unit_response, method=name, generator=call.arguments["generator"]
-        )
+        options = {"generator": call.arguments["generator"], "precondition": call.arguments["precondition"]}
+        return PointConvolution(inputs, outputs, *pair, bias, unit_response, method=name, **options)
 
     vars(make)["__signature__"] = accepted
     METHODS[name] = make

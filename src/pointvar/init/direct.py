@@ -166,8 +166,7 @@ def data_dependent_init(
             layer.scale_channels(factor)
             if layer.biases:
                 layer.biases[0].copy_(-mean * factor)
-            variance = float(layer.weights[0].double().square().mean())
-        return LayerInit(layer.name, layer.type, variance, goal, note="per channel")
+        return LayerInit(layer.name, layer.type, layer.variance(), goal, note="per channel")
 
     return walk(
         model,
@@ -189,6 +188,7 @@ def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Sta
             return
         radius = _checked(layer, (yield _mean_radius), "mean radius")
         module.basis.reset_parameters(generator, radius=radius)
+        module.refresh_precondition(radius)
 
 
 def _measure_and_draw(

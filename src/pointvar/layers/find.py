@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from pointvar.convolution import PointConvolution
 from pointvar.layers.kinds import Kind, kind_of
 
 Select = type | tuple[type, ...] | str | Sequence[str] | Callable[[str, nn.Module], bool] | None
@@ -60,6 +61,8 @@ class Layer:
         self, variance: float, generator: torch.Generator | None = None, orthogonal: bool = False
     ) -> None:
         """Draws the weights with this variance: Gaussian, or with orthogonal rows or columns."""
+        if isinstance(self.module, PointConvolution):
+            self.module.refresh_precondition()
         for weight in self.weights:
             if generator is None or generator.device == weight.device:
                 weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
@@ -68,6 +71,13 @@ class Layer:
             if orthogonal and weight.dim() > 1:
                 weight.copy_(_orthogonal(weight, self.kind.out_dim))
             weight.mul_(variance**0.5)
+        if isinstance(self.module, PointConvolution) and self.module.precondition:
+            self.module.weight = self.weights[0].detach()  # the draw is of W: its coordinates follow
+
+    def variance(self) -> float:
+        """Mean square of the single weight, of a point convolution as published."""
+        weight = self.module.weight if isinstance(self.module, PointConvolution) else self.weights[0]
+        return float(weight.detach().double().square().mean())
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:

@@ -115,8 +115,10 @@ class ModelConfig:
     """Normalisation in the head of a classifier, where each cloud is one row. Null: the same as norm."""
     unit_response: bool = False
     """Divides each convolution by its response to a constant feature."""
+    precondition: bool = False
+    """Learns the weights of each convolution in coordinates in which its basis functions do not overlap."""
     orthonormal: bool = False
-    """Mixes the functions of each basis so that they are orthonormal."""
+    """Deprecated: mixes the functions of each basis so that they are orthonormal. Use precondition."""
     dropout: float | None = None
     """Probability of dropping a feature before each convolution."""
     head_dropout: float | None = None
