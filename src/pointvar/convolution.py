@@ -138,7 +138,7 @@ class PointConvolution(nn.Module):
             radius: of the receptive field, where the basis sees it; default: the last one given, or that
                 which the basis was made for.
         """
-        if not self.precondition or self.learned.is_meta:
+        if not self.precondition:
             return
         self._radius = self._radius if radius is None else radius
         weight = self.weight

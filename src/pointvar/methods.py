@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, Signature, signature
+from inspect import Signature, signature
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from torch import Generator
@@ -57,6 +57,7 @@ class Method(Protocol[K, P]):
         dim: int = 3,
         bias: bool = True,
         unit_response: bool = False,
+        precondition: bool = False,
         *own: P.args,
         **named: P.kwargs,
     ) -> PointConvolution: ...
@@ -68,8 +69,7 @@ def method(choose: Callable[Concatenate[K, int, P], Pair]) -> Method[K, P]:
     size, _, *own = signature(choose).parameters.values()
     size = size if size.default is None else size.replace(default=16)
     _, first, second, _, *shared, _, _ = signature(Method.__call__).parameters.values()
-    option = Parameter("precondition", Parameter.KEYWORD_ONLY, default=False, annotation="bool")
-    accepted = Signature([first, second, size, *shared, *own, option], return_annotation="PointConvolution")
+    accepted = Signature([first, second, size, *shared, *own], return_annotation="PointConvolution")
 
     @wraps(choose)
     def make(*args: Any, **kwargs: Any) -> PointConvolution:
@@ -78,9 +78,9 @@ def method(choose: Callable[Concatenate[K, int, P], Pair]) -> Method[K, P]:
         except TypeError as error:
             raise TypeError(f"{name}() {error}") from None
         call.apply_defaults()
-        inputs, outputs, num_basis, dim, bias, unit_response, *rest = call.args
+        inputs, outputs, num_basis, dim, bias, unit_response, precondition, *rest = call.args
         pair = pair_of(num_basis, dim, *rest)
-        options = {"generator": call.arguments["generator"], "precondition": call.arguments["precondition"]}
+        options = {"precondition": precondition, "generator": call.arguments["generator"]}
         return PointConvolution(inputs, outputs, *pair, bias, unit_response, method=name, **options)
 
     vars(make)["__signature__"] = accepted
