@@ -8,12 +8,19 @@ moment stays and what tells clouds apart fades. A draw without it, of strength a
           \mathrm{Var}[w] = \frac{V_\mathrm{target}}{Z - (2 a - a^2) \, \mathrm{E}[(u^T \phi)^2]}
 
 because :math:`\phi^T (I - a \, u u^T)^2 \phi = \|\phi\|^2 - (2 a - a^2) (u^T \phi)^2`. With a = 1 every
-output has mean 0 on the data measured. Differences between clouds, and gradients on their way back, then gain
+output has mean 0 on the data measured. The share of the output's second moment that is not common is then
 
-.. math:: g = Z / (Z - (2 a - a^2) \, \mathrm{E}[(u^T \phi)^2]) \ge 1
+.. math:: S = 1 - (1 - a)^2 \, \|\bar\phi\|^2 / (Z - (2 a - a^2) \, \mathrm{E}[(u^T \phi)^2])
 
-at each layer: much in a deep network. ``"auto"`` chooses a for each of L layers such that the product of the
-gains after l of them is at most :math:`B^{l / L}`; what a layer has no use for, those behind it may spend.
+Too much of it is not good either. A ReLU brings together what differs: of a small share S it leaves
+:math:`S - \kappa S^{3/2}`, with :math:`\kappa = 2 \sqrt 2 / 3 \pi`. Weights that make up for this let the least
+difference between two clouds, and a gradient on its way back, grow by :math:`1 + \kappa \sqrt S` in each
+layer, as in chaos. ``"auto"`` allows for a growth by B in all L layers of the network, and so for a share of
+
+.. math:: S^* = \min(1, (B^{1/L} - 1)^2 / \kappa^2)
+
+A layer whose share is larger by itself is not centred; all others get the least a that gives :math:`S^*`. So
+what smoothing, pooling and the activations take from the differences is given back, and no more.
 
 All is measured with the layer as it is. Its output is linear in its weights, so that the mean of what they
 multiply is a gradient, and :math:`u^T \phi` the output under weights u.
@@ -21,6 +28,7 @@ multiply is a gradient, and :math:`u^T \phi` the output under weights u.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Literal
 
@@ -32,34 +40,32 @@ from pointvar.init.walk import Call, Statistic, checked
 from pointvar.layers import Layer, channels_last
 
 Center = float | Literal["auto"]
-BOUND = 4.0
+GROWTH = 4.0
 """B, of the power of differences: of their size it is 2."""
 LEAST = 1e-4
 """Share of Z that must be left: less is rounding."""
 
 
 class Centering:
-    """The strengths of one initialisation, of one layer after the other."""
+    """How strongly the layers of a network are centred, of which there are so many."""
 
     def __init__(self, center: Center, layers: int) -> None:
         if center != "auto" and not (isinstance(center, (int, float)) and 0 <= center <= 1):
             raise ValueError(f"center must be a strength from 0 to 1, or 'auto', got {center!r}")
-        self.center, self.layers = center, layers
-        self.reached, self.gain = 0, 1.0
+        self.center = center
+        kappa = 2 * 2**0.5 / (3 * math.pi)
+        self.share = min(1.0, ((GROWTH ** (1 / max(layers, 1)) - 1) / kappa) ** 2)
 
-    def strength(self, second_moment: float, common: float) -> float:
-        """a, for a layer with this Z and this mean of :math:`(u^T \\phi)^2`."""
-        self.reached += 1
-        removed = 0.0
+    def strength(self, z: float, common: float, mean: float) -> float:
+        """a, for a layer with this Z, mean of :math:`(u^T \\phi)^2` and squared norm of the mean."""
+        kept = 1.0  # (1 - a)^2
         if self.center != "auto":
-            removed = 1 - (1 - self.center) ** 2
-        elif common > 0:
-            allowed = BOUND ** (min(self.reached, self.layers) / self.layers) / self.gain
-            removed = min(1.0, (1 - 1 / allowed) * second_moment / common)
-        if second_moment - removed * common < LEAST * second_moment:
+            kept = (1 - self.center) ** 2
+        elif mean > (1 - self.share) * common:
+            kept = min(1.0, (1 - self.share) * (z - common) / (mean - (1 - self.share) * common))
+        if z - (1 - kept) * common < LEAST * z:
             return 0.0
-        self.gain *= second_moment / (second_moment - removed * common)
-        return 1 - (1 - removed) ** 0.5
+        return 1 - kept**0.5
 
 
 def centred(
@@ -74,15 +80,17 @@ def centred(
     direction = direction.view(rows.shape[0], 1, *rows.shape[2:]).to(rows)
     layer.weight = _like(layer, direction.expand_as(rows))
     common = float((yield _common))
-    strength = centering.strength(z, common)
+    squared = float(length.square().mean())
+    strength = centering.strength(z, common, squared)
     left = z - (2 * strength - strength**2) * common
     layer.draw(goal / left, generator, orthogonal)
     if strength:
         drawn = layer.by_channel(layer.weight.detach())
         along = (drawn * direction).flatten(2).sum(2).view(*drawn.shape[:2], *[1] * (drawn.dim() - 2))
         layer.weight = _like(layer, drawn - strength * direction * along)
-    share = 1 - (1 - strength) ** 2 * float(length.square().mean()) / left
-    note = "" if strength or not centering.center else "not centred: its inputs are all alike"
+    share = 1 - (1 - strength) ** 2 * squared / left
+    alike = not strength and z - common < LEAST * z
+    note = "not centred: its inputs are all alike" if alike else ""
     entry = LayerInit(layer.name, layer.type, goal / left, goal, z, note=note)
     entry.center, entry.share = strength, share
     return entry
