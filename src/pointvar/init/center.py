@@ -13,7 +13,7 @@ output has mean 0 on the data measured. The share of the output's second moment 
 .. math:: S = 1 - (1 - a)^2 \, \|\bar\phi\|^2 / (Z - (2 a - a^2) \, \mathrm{E}[(u^T \phi)^2])
 
 Too much of it is not good either. A ReLU brings together what differs: of a small share S it leaves
-:math:`S - \kappa S^{3/2}`, with :math:`\kappa = 2 \sqrt 2 / 3 \pi`. Weights that make up for this let the least
+:math:`S - \kappa S^{3/2}`, :math:`\kappa = 2 \sqrt 2 / 3 \pi`. Weights that make up for this let the least
 difference between two clouds, and a gradient on its way back, grow by :math:`1 + \kappa \sqrt S` in each
 layer, as in chaos. ``"auto"`` allows for a growth by B in all L layers of the network, and so for a share of
 

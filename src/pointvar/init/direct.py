@@ -122,6 +122,7 @@ def lsuv_init(
     forward: Forward | None = None,
     *,
     layers: Select = None,
+    center: Center = 0.0,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> InitReport:
@@ -130,7 +131,7 @@ def lsuv_init(
     ``variance_init`` with ``exact`` and ``orthogonal``. Mishkin, Matas 2016, "All you need is a good init",
     https://arxiv.org/abs/1511.06422
     """
-    options = {"layers": layers, "generator": generator, **options}
+    options = {"layers": layers, "center": center, "generator": generator, **options}
     return variance_init(model, batches, target, forward, exact=True, orthogonal=True, **options)
 
 
