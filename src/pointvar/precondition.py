@@ -11,6 +11,7 @@ it is V that an optimiser moves, so that gradient descent is
 :math:`W \leftarrow W - \eta s^2 A^{-1} \, \partial L / \partial W`, while the layer, its initialisation and
 what is saved are those of W. The mean E is over a surface through the query, in any orientation (in the
 plane: over the disc), and the query itself; no data are needed. A basis and a multiple of it have the same M.
+One that is learned changes: ``PointConvolution.refresh_precondition`` follows it, every 25 steps is enough.
 
 Where this lives: V is the parameter (``coordinates``) and W (``weight``) is computed from it in each pass, a
 product of [K, K] with [K, C O]. So clipping, weight decay, momentum, Adam, averages of weights and gradients

@@ -181,6 +181,25 @@ def test_adamw() -> None:
     assert [g["weight_decay"] for g in optimizer.param_groups] == [0.5, 0.0]
 
 
+@pytest.mark.parametrize("method", ["MCConv", "KPConvN"])
+def test_preconditioning_follows_a_basis_that_is_learned(method: str) -> None:
+    """After every 3 steps, at the first of two batches whose gradients are summed."""
+    network = small_classifier(method=method, precondition=True)
+    conv = network.blocks[1].convolution  # type: ignore[union-attr]
+    made = module(network, refresh=3, accumulate=2)
+    refreshed = []
+    for step in range(8):
+        for number in (2 * step, 2 * step + 1):
+            made.trainer.global_step = step  # type: ignore[misc]
+            with torch.no_grad():
+                for parameter in conv.basis.parameters():
+                    parameter.add_(0.1)
+            before = conv.preconditioner.clone()
+            made.on_train_batch_start(None, number)
+            refreshed += [] if torch.equal(conv.preconditioner, before) else [number]
+    assert refreshed == ([6, 12] if method == "MCConv" else [])
+
+
 def test_a_network_without_convolutions() -> None:
     groups = module(nn.Linear(2, 2), weight_decay=0.5).configure_optimizers()["optimizer"].param_groups
     assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(2, 0.0)]

@@ -185,7 +185,10 @@ def test_optimisers_and_schedules_go_on(
     tmp_path: Path, optimizer: dict[str, Any], precondition: bool
 ) -> None:
     """In the middle of an epoch and of a warm-up; with weights that are learned in other coordinates, too."""
-    change: dict[str, Any] = {"optimizer": optimizer, "model": {"precondition": precondition}}
+    change: dict[str, Any] = {
+        "optimizer": {"refresh": 4, **optimizer},
+        "model": {"precondition": precondition},
+    }
     whole = fit(tiny(change))
     config = tiny(change, {"checkpoint_steps": 1}, output=str(tmp_path / "run"))
     for batch in (3, 10):

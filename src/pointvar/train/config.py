@@ -177,6 +177,8 @@ class OptimizerConfig:
     agc: float | None = positive(None)
     """Adaptive gradient clipping: largest norm of a unit's gradient as a fraction of the norm of its
     weights; larger ones are scaled down. Null: no limit."""
+    refresh: int | None = positive(25)
+    """Steps after which preconditioned convolutions follow their basis, where it is learned. Null: never."""
     accumulate: int = positive(1)
     """Number of batches whose gradients are averaged for one step."""
     class_weights: bool = False

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from pointvar.convolution import PointConvolution
 from pointvar.train.clipping import AdaptiveClipping, decayed
 from pointvar.train.config import OptimizerConfig
 from pointvar.train.divergence import DivergedError, explain
@@ -130,6 +131,14 @@ class _Supervised(lightning.LightningModule):
                 warm = lr_scheduler.LinearLR(optimizer, 1 / (rise + 1), total_iters=rise)
                 schedule = lr_scheduler.SequentialLR(optimizer, [warm, schedule], [rise])
         return {"scheduler": schedule, "interval": "step"}
+
+    def on_train_batch_start(self, batch: Any, number: int) -> None:
+        every, step = self.settings.refresh, self.global_step
+        if every is None or step % every or not step or number % self.settings.accumulate:
+            return  # gradients that are being summed have the coordinates of today
+        for conv in self.model.modules():
+            if isinstance(conv, PointConvolution) and any(p.requires_grad for p in conv.basis.parameters()):
+                conv.refresh_precondition()
 
     def on_train_epoch_start(self) -> None:
         self.totals.zero_()
