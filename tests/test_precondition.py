@@ -32,9 +32,12 @@ class Waves(pv.Basis):
 KINDS = {**{name: BASES[name] for name in BASES if "orthonormal" not in name}, "own": lambda dim: Waves()}
 
 
-def conv_of(kind, dim=3, dtype=torch.float64, **options):
+MANY = 100  # outputs, with which mixing the functions takes less time than mixing the weights
+
+
+def conv_of(kind, dim=3, dtype=torch.float64, outputs=2, **options):
     options = {"precondition": True, "generator": seeded(1), **options}
-    return pv.PointConvolution(3, 2, KINDS[kind](dim), estimator.Average(), **options).to(dtype)
+    return pv.PointConvolution(3, outputs, KINDS[kind](dim), estimator.Average(), **options).to(dtype)
 
 
 def by_hand(b, radius=None):
@@ -104,9 +107,31 @@ def test_steps_of_an_optimiser_are_those_of_the_formula(kind, dim):
 
 
 @pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_points_and_many_are_the_same_layer(kind, unit):
+    """Whichever is mixed, functions or weights: the layer without preconditioning, and its gradients."""
+    hood = two_clouds()
+    assert 6 < hood.num_edges < 3 * MANY
+    features = features_of(hood).requires_grad_()
+    pair = [conv_of(kind, outputs=MANY, unit_response=unit, precondition=on).eval() for on in (True, False)]
+    pair[1].load_state_dict(pair[0].state_dict())
+    outputs = [conv(features, hood) for conv in pair]
+    torch.testing.assert_close(*outputs)
+    back = torch.randn(outputs[0].shape, generator=seeded(), dtype=torch.float64)
+    grads = []
+    for conv, out in zip(pair, outputs, strict=True):
+        wanted = [features, conv.learned, *(p for p in conv.basis.parameters())]
+        grads.append(torch.autograd.grad(out, wanted, back))
+    first, second = grads
+    mixed = torch.einsum("ij,jco->ico", pair[0].preconditioner, second[1])
+    torch.testing.assert_close(first, (second[0], mixed, *second[2:]))
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("outputs", [2, MANY])
 @pytest.mark.parametrize("kind", ["Gaussian", "MLP", "unscaled MLP", "MLPCorrelation", "own"])
-def test_gradients(kind, unit):
-    conv, hood = conv_of(kind, unit_response=unit), two_clouds()
+def test_gradients(kind, outputs, unit):
+    conv, hood = conv_of(kind, outputs=outputs, unit_response=unit), two_clouds()
     parameters = {name: p for name, p in conv.named_parameters() if p.requires_grad}
 
     def run(features, *values):
@@ -301,17 +326,24 @@ def test_every_network_has_the_option(name, method):
 
 def test_low_precision_is_for_the_product_with_features_alone():
     conv = conv_of("LinearCorrelation", dtype=torch.float32)
-    expected = conv.weight.detach()
+    expected, hood = conv.weight.detach(), two_clouds(dtype=torch.float32)
+    wide = conv_of("LinearCorrelation", dtype=torch.float32, outputs=MANY, unit_response=True)
+    out = wide(features_of(hood), hood)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(conv.weight.detach(), expected)
+        low = wide(features_of(hood), hood)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), out, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize("outputs", [2, MANY])
 @pytest.mark.parametrize("name", ["KPConvN", "MCConv"])
-def test_compiles_as_one_graph(name):
+def test_compiles_as_one_graph(name, outputs):
     torch._dynamo.reset()
     hood = two_clouds(dtype=torch.float32)
     hood.density = estimator.density(hood, 0.4)
-    conv, f = pv.methods.resolve(name, 3, 2, unit_response=True, precondition=True), features_of(hood)
+    conv = pv.methods.resolve(name, 3, outputs, unit_response=True, precondition=True)
+    f = features_of(hood)
     out = torch.compile(conv, fullgraph=True, backend="aot_eager")(f, hood)
     torch.testing.assert_close(out, conv(f, hood))
     (grad,) = torch.autograd.grad(out.square().sum(), conv.coordinates)
