@@ -40,7 +40,7 @@ def test_all_are_there():
     for name, make in methods.METHODS.items():
         assert getattr(pv, name) is make is getattr(methods, name) is pickle.loads(pickle.dumps(make))
         size = None if name == "FlexConv" else 16
-        shared = {"num_basis": size, "dim": 3, "bias": True, "unit_response": False}
+        shared = {"num_basis": size, "dim": 3, "bias": True, "unit_response": False, "precondition": False}
         first, second, *options = inspect.signature(make).parameters.values()
         assert (first.name, second.name) == ("in_channels", "out_channels")
         expected = {**shared, **OWN.get(name, {}), "generator": None}
@@ -129,7 +129,7 @@ def test_spherical_bins_are_split_evenly():
 
 
 def test_arguments_by_place_and_by_name():
-    conv = methods.KPConvN(3, 4, 9, 2, False, True, 0.4, seeded())
+    conv = methods.KPConvN(3, 4, 9, 2, False, True, False, 0.4, seeded())
     same = methods.KPConvN(
         out_channels=4,
         in_channels=3,

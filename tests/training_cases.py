@@ -51,9 +51,9 @@ def one_cloud(label: int, seed: int) -> Sample:
     return Sample(torch.rand(64, 3, generator=random) * 2 - 1, torch.ones(64, 1), label)
 
 
-def small_classifier(classes: int = 3) -> pv.models.Classifier:
+def small_classifier(classes: int = 3, **more: Any) -> pv.models.Classifier:
     random = torch.Generator().manual_seed(0)
-    options = {"channels": [4, 4], "head": 4, "radii": [0.3, 0.6], "generator": random}
+    options = {"channels": [4, 4], "head": 4, "radii": [0.3, 0.6], "generator": random, **more}
     return pv.models.Classifier(1, classes, **options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from pointvar import ops
 from pointvar.basis import Basis
 from pointvar.estimator import Estimator
 from pointvar.geometry import Neighborhood
+from pointvar.precondition import coordinates_of, preconditioner, weight_of
 
 
 class PointConvolution(nn.Module):
@@ -34,6 +37,9 @@ class PointConvolution(nn.Module):
         estimator: the weights q.
         bias: adds a learned :math:`\beta`.
         unit_response: divides by the response s.
+        precondition: learns the weights in coordinates in which the basis functions do not overlap, see
+            ``pointvar.precondition``. The parameter is then ``coordinates``, and ``weight`` is computed from
+            it: set it as ``conv.weight = value``, as what is written into it in place is lost.
         method: a name to be shown.
         generator: where the weights come from; default: torch's global generator.
 
@@ -54,6 +60,7 @@ class PointConvolution(nn.Module):
         bias: bool = True,
         unit_response: bool = False,
         *,
+        precondition: bool = False,
         method: str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -70,21 +77,88 @@ class PointConvolution(nn.Module):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.basis, self.estimator = basis, estimator
         self.unit_response, self.method = unit_response, method
-        self.weight = nn.Parameter(torch.empty(basis.size, in_channels, out_channels))
+        self.precondition = precondition
+        self._radius: float | None = None
+        learned = nn.Parameter(torch.empty(basis.size, in_channels, out_channels))
+        if precondition:
+            self.coordinates = learned
+            # A parameter, though it is not learned: it is drawn with the others, it is no running statistic.
+            self.preconditioner = nn.Parameter(torch.eye(basis.size), requires_grad=False)
+        else:
+            self.weight = learned
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.register_state_dict_post_hook(_save_weight)
+        self.register_load_state_dict_pre_hook(_load_weight)
+        self.register_load_state_dict_post_hook(_settle_weight)
         self.reset_parameters(generator)
+
+    @property
+    def weight(self) -> Tensor:
+        """W, ``[K, C, O]``, as published."""
+        if self.precondition:
+            return weight_of(self.preconditioner, self.coordinates)
+        found = self._parameters.get("weight", self.__dict__.get("weight"))
+        if found is None:
+            raise AttributeError("a convolution whose weight was taken away")
+        return found
+
+    @weight.setter
+    def weight(self, value: Tensor) -> None:
+        if not self.precondition:  # what torch puts in the place of a parameter: pruning, weight norm
+            self.__dict__["weight"] = value
+            return
+        if value.shape != self.coordinates.shape:
+            shapes = f"{list(self.coordinates.shape)}, got {list(value.shape)}"
+            raise ValueError(f"the weight of this convolution must have shape {shapes}")
+        with torch.no_grad():
+            self.coordinates.copy_(coordinates_of(self.preconditioner, value.to(self.coordinates)))
+
+    @property
+    def learned(self) -> Tensor:
+        """The parameter behind the weight: itself, or with preconditioning its coordinates."""
+        return self.coordinates if self.precondition else self.weight
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws the weights from N(0, 2 / (K C)), the standard, and sets the bias to 0."""
-        nn.init.normal_(
-            self.weight, 0, (2 / (self.basis.size * self.in_channels)) ** 0.5, generator=generator
-        )
+        self.refresh_precondition()
+        deviation = (2 / (self.basis.size * self.in_channels)) ** 0.5
+        nn.init.normal_(self.learned, 0, deviation, generator=generator)
+        if self.precondition:
+            self.weight = self.learned.detach()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    @torch.no_grad()
+    def refresh_precondition(self, radius: float | None = None) -> None:
+        """Preconditions for the basis as it is now; the weight stays.
+
+        A basis that is learned changes. The coordinates of momenta in an optimiser stay as they were.
+
+        Args:
+            radius: of the receptive field, where the basis sees it; default: the last one given, or that
+                which the basis was made for.
+        """
+        if not self.precondition:
+            return
+        self._radius = self._radius if radius is None else radius
+        weight = self.weight
+        self.preconditioner.copy_(preconditioner(self.basis, self._radius))
+        self.weight = weight
+
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
+        if self.precondition and hood.num_edges < self.in_channels * self.out_channels:
+            return ops.convolve(features, self.coordinates, self._mixed(hood), self.bias)
         return ops.convolve(features, self.weight, self._edges(hood), self.bias)
+
+    def _mixed(self, hood: Neighborhood) -> ops.Edges:
+        """The edges that do with V what the others do with W, the response included: phi M V = phi W.
+
+        In few points, mixing the functions takes less time than mixing the weights.
+        """
+        edges = self._edges(hood).evaluated()
+        with torch.autocast(hood.indices.device.type, enabled=False):
+            return edges._replace(functions=ops.Values(edges.values @ self.preconditioner.detach()))
 
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
@@ -135,14 +209,15 @@ class PointConvolution(nn.Module):
             )
         if self.basis.dim is not None and self.basis.dim != support.dim:
             raise ValueError(f"the basis is made for {self.basis.dim}D, the points are {support.dim}D")
-        if not features.device == support.device == self.weight.device:
+        learned = self.learned
+        if not features.device == support.device == learned.device:
             raise ValueError(
                 f"features ({features.device}), points ({support.device}) and weights "
-                f"({self.weight.device}) must be on one device"
+                f"({learned.device}) must be on one device"
             )
-        if self.weight.dtype != support.dtype:
+        if learned.dtype != support.dtype:
             raise TypeError(
-                f"weights ({self.weight.dtype}) and points ({support.dtype}) need the same dtype; "
+                f"weights ({learned.dtype}) and points ({support.dtype}) need the same dtype; "
                 "convert one with .to()"
             )
         lower = torch.is_autocast_enabled(features.device.type) and features.dtype in (
@@ -155,7 +230,42 @@ class PointConvolution(nn.Module):
     def extra_repr(self) -> str:
         name = f"{self.method}, " if self.method else ""
         unit = ", unit_response=True" if self.unit_response else ""
+        unit += ", precondition=True" if self.precondition else ""
         return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
+
+
+def _save_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    """Puts W into a state dict."""
+    if isinstance(conv, PointConvolution) and conv.precondition:
+        state[prefix + "weight"] = weight_of(state[prefix + "preconditioner"], state[prefix + "coordinates"])
+
+
+def _load_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Takes what a layer with preconditioning, or one without, has put into a state dict."""
+    weight, known = state.get(prefix + "weight"), [prefix + "preconditioner", prefix + "coordinates"]
+    if weight is None or not isinstance(conv, PointConvolution):
+        return
+    saved = [state.get(name) for name in known]
+    if not conv.precondition:
+        for name in known:
+            state.pop(name, None)
+        return
+    del state[prefix + "weight"]
+    matrix, coordinates = saved
+    if matrix is not None and coordinates is not None and torch.equal(weight_of(matrix, coordinates), weight):
+        return
+    # W alone counts: V is found when basis and preconditioner are there, after all is loaded.
+    conv.__dict__["_arriving"] = weight, matrix is None
+    state[known[0]] = conv.preconditioner.detach().clone() if matrix is None else matrix
+    state[known[1]] = weight.detach().clone()
+
+
+def _settle_weight(conv: nn.Module, _: Any) -> None:
+    weight, refresh = conv.__dict__.pop("_arriving", (None, False))
+    if isinstance(conv, PointConvolution) and weight is not None and weight.shape == conv.learned.shape:
+        if refresh:
+            conv.refresh_precondition()
+        conv.weight = weight
 
 
 def _check_shape(module: nn.Module, values: Tensor, *shape: int) -> None:

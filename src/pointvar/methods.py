@@ -5,7 +5,7 @@ A method chooses the pair, and makes a ``PointConvolution`` that carries its nam
     in_channels, out_channels: C and O.
     num_basis: K (the paper uses 16 throughout).
     dim: D, 1 to 3.
-    bias, unit_response: as in ``PointConvolution``.
+    bias, unit_response, precondition: as in ``PointConvolution``.
     generator: where everything random comes from; default: torch's global generator.
 
 ``METHODS`` has them by name; ``resolve`` takes a name or any function like these.
@@ -57,6 +57,7 @@ class Method(Protocol[K, P]):
         dim: int = 3,
         bias: bool = True,
         unit_response: bool = False,
+        precondition: bool = False,
         *own: P.args,
         **named: P.kwargs,
     ) -> PointConvolution: ...
@@ -77,11 +78,10 @@ def method(choose: Callable[Concatenate[K, int, P], Pair]) -> Method[K, P]:
         except TypeError as error:
             raise TypeError(f"{name}() {error}") from None
         call.apply_defaults()
-        inputs, outputs, num_basis, dim, bias, unit_response, *rest = call.args
+        inputs, outputs, num_basis, dim, bias, unit_response, precondition, *rest = call.args
         pair = pair_of(num_basis, dim, *rest)
-        return PointConvolution(
-            inputs, outputs, *pair, bias, unit_response, method=name, generator=call.arguments["generator"]
-        )
+        options = {"precondition": precondition, "generator": call.arguments["generator"]}
+        return PointConvolution(inputs, outputs, *pair, bias, unit_response, method=name, **options)
 
     vars(make)["__signature__"] = accepted
     METHODS[name] = make

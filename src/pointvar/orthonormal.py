@@ -8,23 +8,28 @@ tells one neighbourhood from another, and whose weights act against each other. 
 the functions are orthonormal over a receptive field and each stays as near to its original as it can. What
 a layer is able to represent does not change: a weight :math:`\tilde W` does the same as
 :math:`W = (C + \epsilon \lambda_1 I)^{-1/2} \tilde W` does without.
+
+Deprecated: ``precondition=True`` takes the same steps, and leaves layer and initial weights as published.
 """
 
 from __future__ import annotations
 
-import copy
+import warnings
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pointvar.basis import Basis
+from pointvar.precondition import overlap
 
 __all__ = ["Orthonormal", "orthonormalise"]
 
 M = TypeVar("M", bound=nn.Module)
-_OFFSETS, _CENTRE = 8192, 1 / 16
-"""Offsets that stand for a receptive field, and the share of the query itself, one of 16 neighbours."""
+DEPRECATED = (
+    "orthonormal bases are deprecated and go with the next version: precondition=True, of a convolution or a "
+    "network, learns in the same coordinates and leaves weights and basis as published"
+)
 
 
 class Orthonormal(Basis):
@@ -41,6 +46,7 @@ class Orthonormal(Basis):
 
     def __init__(self, inner: Basis, floor: float = 1e-3) -> None:
         super().__init__()
+        warnings.warn(DEPRECATED, DeprecationWarning, stacklevel=2)
         if not isinstance(inner, Basis):
             raise TypeError(f"inner must be a pointvar.Basis, got {type(inner).__name__}")
         if isinstance(inner, Orthonormal):
@@ -64,16 +70,7 @@ class Orthonormal(Basis):
 
     @torch.no_grad()
     def _mix(self, radius: float | None = None) -> None:
-        offsets = _receptive_field(self.dim or 3)
-        nominal = radius or getattr(self.inner, "radius", None) or 1.0
-        basis = copy.deepcopy(self.inner).to("cpu", torch.float64)  # a copy: statistics of a norm stay
-        values = basis(offsets, torch.full_like(offsets[:, :1], nominal))
-        if values.shape != (len(offsets), self.size) or not bool(values.isfinite().all()):
-            raise ValueError(
-                f"{type(self.inner).__name__} must give [E, K] = [{len(offsets)}, {self.size}] finite "
-                f"values, got shape {list(values.shape)}, {int((~values.isfinite()).sum())} values not finite"
-            )
-        eigenvalues, vectors = torch.linalg.eigh(values.T @ values / len(values))
+        eigenvalues, vectors = torch.linalg.eigh(overlap(self.inner, radius))
         largest = eigenvalues[-1] if eigenvalues[-1] > 0 else 1.0  # of a basis that is 0: it stays 0
         scale = (eigenvalues.clamp(min=0) + self.floor * largest).rsqrt()
         root = vectors @ torch.diag(scale) @ vectors.T
@@ -106,13 +103,3 @@ def orthonormalise(module: M) -> M:
             layer.basis = Orthonormal(layer.basis).to(next(layer.parameters(), torch.empty(0)))
             layer.method = f"orthonormal {layer.method}" if getattr(layer, "method", None) else None
     return module
-
-
-def _receptive_field(dim: int) -> Tensor:
-    """Offsets ``[E, D]`` of a surface through the centre, in all orientations, and of the centre itself."""
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(_OFFSETS, dim, generator=generator, dtype=torch.float64)
-    distance = torch.rand(_OFFSETS, 1, generator=generator, dtype=torch.float64) ** (1 / min(dim, 2))
-    offsets = direction / direction.norm(dim=1, keepdim=True) * distance
-    offsets[: round(_CENTRE * _OFFSETS)] = 0
-    return offsets

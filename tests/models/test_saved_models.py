@@ -31,6 +31,7 @@ NETWORKS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
         },
     ),
     "function": (pv.models.PlainNet, {"method": pv.MCConv, "channels": 4, "dim": 2}),
+    "preconditioned": (pv.models.PlainNet, {"method": "ConvPoint", "channels": 4, "precondition": True}),
     "unet": (pv.models.SegmentationUNet, {"channels": [4, 8], "radii": [0.2, 0.4], "max_neighbors": None}),
     "pointconv": (pv.models.PointConvClassifier, {"counts": (8, 4)}),
 }

@@ -1,6 +1,7 @@
 """Adaptive gradient clipping against the formula written as loops."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from pointvar.train import AdaptiveClipping
 from pointvar.train.clipping import decayed
 
 
-def network() -> pv.models.Classifier:
+def network(**options: Any) -> pv.models.Classifier:
+    generator = torch.Generator().manual_seed(0)
     return pv.models.Classifier(
-        2, 3, channels=[4, 5], head=6, radii=[0.2, 0.4], bias=True, generator=torch.Generator().manual_seed(0)
+        2, 3, channels=[4, 5], head=6, radii=[0.2, 0.4], bias=True, generator=generator, **options
     )
 
 
@@ -24,16 +26,23 @@ def expected(weight: torch.Tensor, gradient: torch.Tensor, limit: float) -> torc
     return gradient * (largest / slope) if slope > largest else gradient
 
 
+@pytest.mark.parametrize("precondition", [False, True])
 @pytest.mark.parametrize("limit", [0.01, 0.3])
-def test_matches_loops_over_units(limit: float, generator: torch.Generator) -> None:
-    model = network()
+def test_matches_loops_over_units(limit: float, precondition: bool, generator: torch.Generator) -> None:
+    """With preconditioning, of the coordinates that are learned."""
+    model = network(precondition=precondition)
+    convolution = "convolution.coordinates" if precondition else "convolution.weight"
     before = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         parameter.grad = torch.randn(parameter.shape, generator=generator) * 0.1
         before[name] = parameter.grad.clone()
     AdaptiveClipping(model, limit)()
     clipped = 0
     for name, parameter in model.named_parameters():
+        if name not in before:
+            continue
         weight, old, new = parameter.detach(), before[name], parameter.grad
         assert new is not None
         if name.startswith("head.1.linear"):  # the last layer
@@ -41,7 +50,7 @@ def test_matches_loops_over_units(limit: float, generator: torch.Generator) -> N
             continue
         if weight.dim() == 1:
             units = [(weight, old, new)]
-        elif name.endswith("convolution.weight"):
+        elif name.endswith(convolution):
             units = [(weight[:, :, o], old[:, :, o], new[:, :, o]) for o in range(weight.shape[2])]
         else:
             units = [(weight[o], old[o], new[o]) for o in range(weight.shape[0])]
@@ -101,11 +110,12 @@ def test_a_model_without_layers() -> None:
     torch.testing.assert_close(model[0].grad, torch.full((2,), 0.5))
 
 
-def test_weight_decay_is_for_convolutions() -> None:
-    model = network()
+@pytest.mark.parametrize(("precondition", "convolution"), [(False, ".weight"), (True, ".coordinates")])
+def test_weight_decay_is_for_convolutions(precondition: bool, convolution: str) -> None:
+    model = network(precondition=precondition)
     names = {id(p): name for name, p in model.named_parameters()}
     chosen = [names[id(p)] for p in decayed(model)]
-    assert chosen == [name for name in names.values() if name.endswith("convolution.weight")]
+    assert chosen == [name for name in names.values() if name.endswith("convolution" + convolution)]
     assert len(chosen) == 4
 
 

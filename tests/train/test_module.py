@@ -1,5 +1,6 @@
 """The Lightning modules one call at a time: what they count, refuse, optimise and give back."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,9 +31,9 @@ def batch(scores: Any, labels: list[int], seed: int = 0) -> Any:
     )
 
 
-def module(model: nn.Module | None = None, **settings: Any) -> ClassificationModule:
+def module(model: nn.Module | None = None, steps: int | None = None, **settings: Any) -> ClassificationModule:
     """As in a trainer that has come to the third epoch, on the second of two ranks."""
-    made = ClassificationModule(model or Given(), ["a", "b"], OptimizerConfig(**settings))
+    made = ClassificationModule(model or Given(), ["a", "b"], OptimizerConfig(**settings), steps=steps)
     strategy = SimpleNamespace(
         reduce_boolean_decision=lambda bad, all: bad if not all else None,
         reduce=lambda totals, reduce_op: totals.mul_({"mean": 0.5}[reduce_op]),
@@ -126,6 +127,77 @@ def test_optimizer_and_rates() -> None:
         optimizer.step()
         schedule.step()
     assert rates == [{0.5}, {0.25}, {0.25}, {0.125}]
+
+
+def rates(steps: int = 20, **settings: Any) -> tuple[torch.optim.Optimizer, list[float]]:
+    """The learning rate of each step of a training of so many, and one more."""
+    parts = module(rate=0.5, steps=steps, **settings).configure_optimizers()
+    optimizer, schedule = parts["optimizer"], parts["lr_scheduler"]
+    assert schedule["interval"] == "step"
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule["scheduler"].step()
+    return optimizer, [*found, optimizer.param_groups[0]["lr"]]
+
+
+def test_lightning_knows_how_many_steps_there_are() -> None:
+    made = module(schedule="cosine", warmup=0.0)
+    made.trainer.estimated_stepping_batches = 12  # type: ignore[misc]
+    assert made.configure_optimizers()["lr_scheduler"]["scheduler"].T_max == 12
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.25])
+def test_cosine(warmup: float) -> None:
+    """Up in equal steps that end with the rate, then down along half a wave to 0."""
+    rise = round(20 * warmup)
+    up = [0.5 * (t + 1) / (rise + 1) for t in range(rise)]
+    down = [0.25 * (1 + math.cos(math.pi * t / (20 - rise))) for t in range(21 - rise)]
+    assert rates(schedule="cosine", warmup=warmup)[1] == pytest.approx([*up, *down], abs=1e-12)
+
+
+def test_one_cycle() -> None:
+    optimizer, found = rates(schedule="one-cycle", warmup=0.25, momentum=0.7)
+    reference = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.5, 0.7)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(reference, 0.5, total_steps=20, pct_start=0.25)
+    expected = []
+    for _ in range(20):
+        expected.append(reference.param_groups[0]["lr"])
+        reference.step()
+        if len(expected) < 20:
+            schedule.step()
+    assert found[:20] == pytest.approx(expected)
+    assert max(found) == pytest.approx(0.5) == found[4]
+    assert found[0] == pytest.approx(0.5 / 25)
+    assert optimizer.param_groups[0]["momentum"] == 0.7
+
+
+def test_adamw() -> None:
+    parts = module(small_classifier(), name="adamw", momentum=0.8, weight_decay=0.5).configure_optimizers()
+    optimizer = parts["optimizer"]
+    assert type(optimizer) is torch.optim.AdamW
+    assert {(g["lr"], g["betas"]) for g in optimizer.param_groups} == {(0.005, (0.8, 0.999))}
+    assert [g["weight_decay"] for g in optimizer.param_groups] == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("method", ["MCConv", "KPConvN"])
+def test_preconditioning_follows_a_basis_that_is_learned(method: str) -> None:
+    """After every 3 steps, at the first of two batches whose gradients are summed."""
+    network = small_classifier(method=method, precondition=True)
+    conv = network.blocks[1].convolution  # type: ignore[union-attr]
+    made = module(network, refresh=3, accumulate=2)
+    refreshed = []
+    for step in range(8):
+        for number in (2 * step, 2 * step + 1):
+            made.trainer.global_step = step  # type: ignore[misc]
+            with torch.no_grad():
+                for parameter in conv.basis.parameters():
+                    parameter.add_(0.1)
+            before = conv.preconditioner.clone()
+            made.on_train_batch_start(None, number)
+            refreshed += [] if torch.equal(conv.preconditioner, before) else [number]
+    assert refreshed == ([6, 12] if method == "MCConv" else [])
 
 
 def test_a_network_without_convolutions() -> None:

@@ -170,6 +170,42 @@ def test_resumed_with_workers_which_end_with_the_run(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "sgd, cosine": {"schedule": "cosine", "warmup": 0.2},
+    "adamw, cosine": {"name": "adamw", "schedule": "cosine"},
+    "adamw, one cycle": {"name": "adamw", "schedule": "one-cycle", "accumulate": 2},
+    "sgd, one cycle": {"schedule": "one-cycle"},
+    "adamw": {"name": "adamw"},
+}
+
+
+@pytest.mark.parametrize("precondition", [False, True])
+@pytest.mark.parametrize("optimizer", SCHEDULES.values(), ids=SCHEDULES)
+def test_optimisers_and_schedules_go_on(
+    tmp_path: Path, optimizer: dict[str, Any], precondition: bool
+) -> None:
+    """In the middle of an epoch and of a warm-up; with weights that are learned in other coordinates, too."""
+    change: dict[str, Any] = {
+        "optimizer": {"refresh": 4, **optimizer},
+        "model": {"precondition": precondition},
+    }
+    whole = fit(tiny(change))
+    config = tiny(change, {"checkpoint_steps": 1}, output=str(tmp_path / "run"))
+    for batch in (3, 10):
+        with pytest.raises(Crash):
+            fit(config, resume=True, callbacks=[Crashing(batch)], verbose=False)
+    same(whole, fit(config, resume=True, verbose=False))
+    steps = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"]
+    assert steps == whole.steps == 18 // optimizer.get("accumulate", 1)
+
+
+def test_a_schedule_over_all_steps_fixes_their_number(tmp_path: Path) -> None:
+    change = {"optimizer": {"schedule": "cosine"}, "epochs": 2}
+    fit(tiny(change, output=str(tmp_path / "run")), verbose=False)
+    with pytest.raises(ValueError, match="epochs: 2 in the run, 3 given"):
+        fit(tiny(change, {"epochs": 3}, output=str(tmp_path / "run")), resume=True, verbose=False)
+
+
 def test_a_checkpoint_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = case(tmp_path / "run")
     replace = os.replace

@@ -167,3 +167,11 @@ def test_wrong_arguments() -> None:
         VarianceInit(0)
     with pytest.raises(ValueError, match=r"no initialisation 'xaver' .did you mean 'xavier'"):
         VarianceInit(method="xaver")
+
+
+def test_the_setting_center() -> None:
+    result = fit(tiny({"init": {"center": 0.5}, "epochs": 1}))
+    assert result.init is not None
+    assert {layer["center"] for layer in result.init["layers"]} == {0.5}
+    callback = VarianceInit.from_settings(InitConfig(center="auto"), 0)
+    assert callback.options["center"] == "auto"

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from pointvar.convolution import PointConvolution
+from pointvar.init.center import Center, Centering, centred
 from pointvar.init.report import InitReport, LayerInit
-from pointvar.init.walk import Call, Statistic, walk
-from pointvar.layers import Forward, Layer, Select, channels_last, outermost
+from pointvar.init.walk import Call, Statistic, checked, walk
+from pointvar.layers import Forward, Layer, Select, channels_last, find_layers, outermost
 
 Target = float | Mapping[str, float] | Callable[[str, torch.nn.Module], float]
 Steps = Generator[Statistic, Tensor, LayerInit | str]
@@ -37,6 +38,7 @@ def variance_init(
     layers: Select = None,
     exact: bool = False,
     orthogonal: bool = False,
+    center: Center = 0.0,
     bias: str = "zero",
     mode: str | None = "train",
     num_batches: int | None = None,
@@ -63,6 +65,9 @@ def variance_init(
         exact: scales the drawn weights once more, so that the measured second moment, and not only its
             expectation, is the target.
         orthogonal: draws orthogonal weights; with ``exact`` this is LSUV.
+        center: takes that much, from 0 (nothing) to 1, of what all outputs have in common out of the weights,
+            see ``pointvar.init.center``; or ``"auto"``: as much as the depth allows. Layers that are
+            measured by a probe are not centred.
         bias: ``"zero"`` sets biases to 0, ``"keep"`` leaves them; Z is measured without them either way.
         mode: ``"train"`` (dropout is active; statistics of batch norms are restored), ``"eval"``, or
             ``None``: as the model is.
@@ -81,13 +86,17 @@ def variance_init(
     if bias not in ("zero", "keep"):
         raise ValueError(f"bias must be 'zero' or 'keep', got {bias!r}")
     _check_target(target, model)
+    centering = Centering(center, len(find_layers(model, layers)[0]))
 
     def strategy(layer: Layer) -> Steps:
         goal = _target_of(target, layer)
         yield from _fit_basis(layer, generator)
-        entry = yield from _measure_and_draw(layer, goal, generator, orthogonal)
+        if center and layer.kind.second_moment is not None and len(layer.weights) == 1:
+            entry: LayerInit | str = yield from centred(layer, goal, centering, generator, orthogonal)
+        else:
+            entry = yield from _measure_and_draw(layer, goal, generator, orthogonal)
         if exact and isinstance(entry, LayerInit) and layer.kind.second_moment is not None:
-            moment = _checked(layer, (yield _output_moment), "output")
+            moment = checked(layer, (yield _output_moment), "output")
             layer.scale((goal / moment) ** 0.5)
             entry.variance *= goal / moment
         if bias == "zero" and isinstance(entry, LayerInit):
@@ -113,6 +122,7 @@ def lsuv_init(
     forward: Forward | None = None,
     *,
     layers: Select = None,
+    center: Center = 0.0,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> InitReport:
@@ -121,7 +131,7 @@ def lsuv_init(
     ``variance_init`` with ``exact`` and ``orthogonal``. Mishkin, Matas 2016, "All you need is a good init",
     https://arxiv.org/abs/1511.06422
     """
-    options = {"layers": layers, "generator": generator, **options}
+    options = {"layers": layers, "center": center, "generator": generator, **options}
     return variance_init(model, batches, target, forward, exact=True, orthogonal=True, **options)
 
 
@@ -156,7 +166,7 @@ def data_dependent_init(
         if (yield from _probe(layer, generator)) is None:
             return NOT_LINEAR
         mean, square = yield _channel_moments
-        _checked(layer, square.mean(), "output under unit weights")
+        checked(layer, square.mean(), "output under unit weights")
         spread = (square - mean.square()).clamp(min=0).sqrt()
         dead = spread <= 1e-6 * square.sqrt()
         if bool(dead.all()):
@@ -166,8 +176,9 @@ def data_dependent_init(
             layer.scale_channels(factor)
             if layer.biases:
                 layer.biases[0].copy_(-mean * factor)
-            variance = float(layer.weights[0].double().square().mean())
-        return LayerInit(layer.name, layer.type, variance, goal, note="per channel")
+        return LayerInit(
+            layer.name, layer.type, float(layer.weight.double().square().mean()), goal, note="per channel"
+        )
 
     return walk(
         model,
@@ -187,15 +198,16 @@ def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Sta
     if isinstance(module, PointConvolution) and module.basis.sees_length:
         if not any(parameter.requires_grad for parameter in module.basis.parameters()):
             return
-        radius = _checked(layer, (yield _mean_radius), "mean radius")
+        radius = checked(layer, (yield _mean_radius), "mean radius")
         module.basis.reset_parameters(generator, radius=radius)
+        module.refresh_precondition(radius)
 
 
 def _measure_and_draw(
     layer: Layer, goal: float, generator: torch.Generator | None, orthogonal: bool
 ) -> Steps:
     if layer.kind.second_moment is not None:
-        z = _checked(layer, (yield lambda call: call.second_moment()), "input")
+        z = checked(layer, (yield lambda call: call.second_moment()), "input")
         layer.draw(goal / z, generator, orthogonal)
         return LayerInit(layer.name, layer.type, goal / z, goal, z)
     probe = yield from _probe(layer, generator, orthogonal)
@@ -218,7 +230,7 @@ def _probe(
     if layer.kind.second_moment is not None:
         return 1.0
     moment, deviation = yield _linearity
-    z = _checked(layer, moment, "output under unit weights")
+    z = checked(layer, moment, "output under unit weights")
     if deviation <= 1e-4 * moment:
         return z
     with torch.no_grad():
@@ -253,18 +265,6 @@ def _mean_radius(call: Call) -> Tensor:
     hood = call.hood
     assert hood is not None
     return hood.radius.detach().double().mean()
-
-
-def _checked(layer: Layer, value: Tensor, what: str) -> float:
-    """A second moment that weights can be drawn from, or an error that names the layer."""
-    number = float(value)
-    if 0 < number < float("inf"):
-        return number
-    problem = "is 0 everywhere" if number == 0 else "is empty, or has values that are not finite"
-    hint = ""
-    if number == 0 and isinstance(layer.module, PointConvolution):
-        hint = " (are there neighbours? a radius may be too small)"
-    raise ValueError(f"{layer.name}: its {what} {problem}{hint}; no weights can be derived from it")
 
 
 def _check_target(target: Target, model: torch.nn.Module) -> None:

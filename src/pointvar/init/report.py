@@ -24,6 +24,11 @@ class LayerInit:
     calls: int = 1
     """How often a forward pass reaches the layer; it is set when it is reached first."""
     note: str = ""
+    center: float = 0.0
+    """Strength with which the draw was centred."""
+    share: float | None = None
+    """Variance of the output around its mean over all points, as a share of its second moment, in
+    expectation; ``None`` where it was not measured."""
 
 
 @dataclass
@@ -58,6 +63,8 @@ class InitReport:
             notes = [x.note] if x.note else []
             if x.depth is not None:
                 notes.insert(0, f"depth {x.depth}")
+            if x.center:
+                notes.append(f"centred {x.center:.2g}")
             if x.calls > 1:
                 notes.append(f"called {x.calls} times, set at the first")
             z, target = _number(x.second_moment), _number(x.target)

@@ -43,16 +43,18 @@ class Call:
 
     def output(self) -> Tensor:
         """What the layer would give with its present weights, without its bias."""
-        biases = [b.clone() for b in self.layer.biases]
-        for bias in self.layer.biases:
-            bias.zero_()
+        with torch.no_grad():
+            biases = [b.clone() for b in self.layer.biases]
+            for bias in self.layer.biases:
+                bias.zero_()
         try:
             # The same random numbers in every trial, if the layer uses any.
             with torch.random.fork_rng(devices=devices_of(self.layer.module)):
                 result = self.layer.module.forward(*self.args, **self.kwargs)
         finally:
-            for bias, value in zip(self.layer.biases, biases, strict=True):
-                bias.copy_(value)
+            with torch.no_grad():
+                for bias, value in zip(self.layer.biases, biases, strict=True):
+                    bias.copy_(value)
         while isinstance(result, (tuple, list)) and result:
             result = result[0]
         if not isinstance(result, Tensor):
@@ -257,3 +259,15 @@ def _same_on_all_ranks(layer: Layer) -> None:
 
 def _list(radii: set[float]) -> str:
     return ", ".join(f"{r:.4g}" for r in sorted(radii))
+
+
+def checked(layer: Layer, value: Tensor, what: str) -> float:
+    """A second moment that weights can be drawn from, or an error that names the layer."""
+    number = float(value)
+    if 0 < number < float("inf"):
+        return number
+    problem = "is 0 everywhere" if number == 0 else "is empty, or has values that are not finite"
+    hint = ""
+    if number == 0 and isinstance(layer.module, PointConvolution):
+        hint = " (are there neighbours? a radius may be too small)"
+    raise ValueError(f"{layer.name}: its {what} {problem}{hint}; no weights can be derived from it")

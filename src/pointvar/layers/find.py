@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from pointvar.convolution import PointConvolution
 from pointvar.layers.kinds import Kind, kind_of
+from pointvar.precondition import coordinates_of
 
 Select = type | tuple[type, ...] | str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
@@ -49,7 +51,7 @@ class Layer:
         if len(self.weights) != 1 or weight.dim() < 2:
             return None
         in_dim = 0 if out_dim == 1 else 1
-        groups = int(getattr(self.module, "groups", 1))
+        groups = self.groups
         # Dimension 1 of an image convolution counts the channels of one group, dimension 0 those of all.
         channels, outputs = (weight.shape[d] // (groups if d == 0 else 1) for d in (in_dim, out_dim))
         taps = weight.numel() // (weight.shape[in_dim] * weight.shape[out_dim])
@@ -60,6 +62,8 @@ class Layer:
         self, variance: float, generator: torch.Generator | None = None, orthogonal: bool = False
     ) -> None:
         """Draws the weights with this variance: Gaussian, or with orthogonal rows or columns."""
+        if isinstance(self.module, PointConvolution):
+            self.module.refresh_precondition()
         for weight in self.weights:
             if generator is None or generator.device == weight.device:
                 weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
@@ -68,6 +72,29 @@ class Layer:
             if orthogonal and weight.dim() > 1:
                 weight.copy_(_orthogonal(weight, self.kind.out_dim))
             weight.mul_(variance**0.5)
+        if len(self.weights) == 1:
+            self.weight = self.weights[0]  # the draw is of W, whatever is learned
+
+    @property
+    def weight(self) -> Tensor:
+        """The single weight, of a point convolution W as published."""
+        module, weight = self.module, self.weights[0].detach()
+        return module.weight.detach() if isinstance(module, PointConvolution) else weight
+
+    @weight.setter
+    def weight(self, value: Tensor) -> None:
+        module = self.module
+        if isinstance(module, PointConvolution) and module.precondition:
+            module.weight = value.detach()
+        elif value is not self.weights[0]:
+            self.weights[0].detach().copy_(value)
+
+    def published(self, gradient: Tensor) -> Tensor:
+        """The gradient of the single weight, from that of what is learned."""
+        module = self.module
+        if isinstance(module, PointConvolution) and module.precondition:
+            return coordinates_of(module.preconditioner, gradient)
+        return gradient
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
@@ -77,12 +104,19 @@ class Layer:
     @torch.no_grad()
     def scale_channels(self, factor: Tensor) -> None:
         """Scales what the single weight gives to each output channel."""
-        weight, out_dim = self.weights[0], self.kind.out_dim
-        # A transposed convolution has the output channels of one group, and the groups in dimension 0.
-        groups = int(getattr(self.module, "groups", 1)) if out_dim == 1 else 1
-        shape = [groups, *[1] * weight.dim()]
-        shape[out_dim + 1] = -1
-        weight.copy_((weight.unflatten(0, (groups, -1)) * factor.view(shape).to(weight)).flatten(0, 1))
+        rows = self.by_channel(self.weights[0])
+        rows.mul_(factor.view(*rows.shape[:2], *[1] * (rows.dim() - 2)).to(rows))
+
+    def by_channel(self, weight: Tensor) -> Tensor:
+        """A view of a tensor like the single weight, ``[G, O / G, ...]``: groups, their outputs, the rest."""
+        groups = self.groups
+        if self.kind.out_dim == 1:  # transposed: the groups are in dimension 0, with the inputs
+            return weight.unflatten(0, (groups, -1)).movedim(2, 1)
+        return weight.movedim(self.kind.out_dim, 0).unflatten(0, (groups, -1))
+
+    @property
+    def groups(self) -> int:
+        return int(getattr(self.module, "groups", 1))
 
     @torch.no_grad()
     def zero_bias(self) -> None:

@@ -146,7 +146,8 @@ for _type in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
     register_layer(_type, second_moment=_transposed_convolution, out_dim=1)
 register_layer(nn.Linear, second_moment=_linear)
 register_layer(nn.Bilinear, second_moment=_bilinear)
-register_layer(PointConvolution, second_moment=_point_convolution, out_dim=2)
+_learned = ("weight", "coordinates")  # the one or the other
+register_layer(PointConvolution, weight=_learned, second_moment=_point_convolution, out_dim=2)
 
 # PyTorch Geometric, by name, so that it need not be there. All are linear in the weights named.
 _PYG = "torch_geometric.nn."

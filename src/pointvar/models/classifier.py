@@ -40,7 +40,8 @@ class Classifier(Network):
         head_dropout: before each linear layer of the head.
         slope: of the leaky ReLU.
         unit_response: of the convolutions.
-        orthonormal: makes the bases orthonormal, see ``pointvar.orthonormalise``.
+        precondition: of the convolutions: their weights are learned in coordinates that do not overlap.
+        orthonormal: deprecated; makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place; off in the paper's classifier.
         dim: D
         num_basis: K; default: the method's own.
@@ -69,6 +70,7 @@ class Classifier(Network):
         slope: float = 0.2,
         unit_response: bool = False,
         *,
+        precondition: bool = False,
         orthonormal: bool = False,
         bias: bool = False,
         dim: int = 3,
@@ -79,7 +81,7 @@ class Classifier(Network):
         if not channels or len(channels) != len(radii):
             raise ValueError(f"channels and radii need one entry per level, got {channels} and {radii}")
         self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
-        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator, precondition)
         head_norm = for_rows(norm if head_norm is None else head_norm)
 
         def before(size: int, norm: Norm, dropout: float) -> NormActivation:

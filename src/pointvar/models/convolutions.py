@@ -30,9 +30,10 @@ a name, a class or function that makes one, or an object, of which each layer ge
 class Convolutions:
     """Makes the convolutions of a network: ``make(in_channels, out_channels, radius)``.
 
-    A method is called with ``dim``, ``bias``, ``unit_response``, ``generator`` and, where one is given,
-    ``num_basis``. One with a parameter ``radius`` that is left open (PointConv) gets the nominal radius of
-    its receptive field, one with a parameter ``batch_norm`` gets that where the norm is ``"batch"``.
+    A method is called with ``dim``, ``bias``, ``unit_response``, ``generator`` and, where they are given,
+    ``num_basis`` and ``precondition``. One with a parameter ``radius`` that is left open (PointConv) gets the
+    nominal radius of its receptive field, one with a parameter ``batch_norm`` gets that where the norm is
+    ``"batch"``.
     """
 
     method: Method
@@ -42,12 +43,15 @@ class Convolutions:
     orthonormal: bool = False
     norm: Norm = "none"
     generator: torch.Generator | None = None
+    precondition: bool = False
 
     def __call__(
         self, in_channels: int, out_channels: int, radius: float | None = None, bias: bool = False
     ) -> PointConvolution:
         method = self.method
         options: dict[str, Any] = {"bias": bias, "unit_response": self.unit_response}
+        if self.precondition:
+            options["precondition"] = True
         if isinstance(method, tuple):
             if len(method) != 2:
                 raise ValueError(f"a method by parts is a pair (basis, estimator), got {method!r}")

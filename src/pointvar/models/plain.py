@@ -31,7 +31,7 @@ class PlainNet(Network):
         bias: of the convolutions.
         dropout: before each convolution but the first.
         radius: nominal receptive field, for methods that want to know it (PointConv).
-        method, unit_response, orthonormal, dim, num_basis, generator: as in ``Classifier``.
+        method, unit_response, precondition, orthonormal, dim, num_basis, generator: as in ``Classifier``.
 
     Shapes:
         - features: ``[N, in_channels]``; result: ``[N, out_channels]``
@@ -48,6 +48,7 @@ class PlainNet(Network):
         norm: Norm = "none",
         unit_response: bool = False,
         *,
+        precondition: bool = False,
         orthonormal: bool = False,
         bias: bool = False,
         dropout: float = 0.0,
@@ -59,7 +60,7 @@ class PlainNet(Network):
         super().__init__()
         if depth < 1:
             raise ValueError(f"a network needs at least one convolution, got depth={depth}")
-        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator, precondition)
         sizes = [channels] * (depth + 1)
         sizes[0] = channels if in_channels is None else in_channels
         sizes[-1] = channels if out_channels is None else out_channels

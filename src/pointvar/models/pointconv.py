@@ -66,6 +66,7 @@ class PointConvNet(Network):
         slope: float = 0.0,
         unit_response: bool = False,
         *,
+        precondition: bool = False,
         orthonormal: bool = False,
         bias: bool = True,
         dim: int = 3,
@@ -82,7 +83,7 @@ class PointConvNet(Network):
         self.neighbors, self.decoder_neighbors = neighbors, decoder_neighbors
         if any(len(widths) < 2 for widths in decoder):
             raise ValueError(f"a level of the decoder is a convolution and linear layers, got {decoder}")
-        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator, precondition)
         build = _Builder(make, norm, slope, bias)
         self.encoder = build.encoder(in_channels, encoder, radii)
         self.decoder = nn.ModuleList()
@@ -151,6 +152,7 @@ class PointConvClassifier(Network):
         slope: float = 0.0,
         unit_response: bool = False,
         *,
+        precondition: bool = False,
         orthonormal: bool = False,
         bias: bool = True,
         dim: int = 3,
@@ -164,7 +166,7 @@ class PointConvClassifier(Network):
                 f"{len(encoder)}, {len(radii)}, {len(counts)} and {len(neighbors)}"
             )
         self.counts, self.radii, self.neighbors = tuple(counts), tuple(radii), tuple(neighbors)
-        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator, precondition)
         build = _Builder(make, norm, slope, bias)
         self.encoder = build.encoder(in_channels, encoder, radii)
         build = _Builder(make, for_rows(norm if head_norm is None else head_norm), slope, bias)

@@ -59,6 +59,7 @@ class SegmentationUNet(Network):
         slope: float = 0.2,
         unit_response: bool = False,
         *,
+        precondition: bool = False,
         orthonormal: bool = False,
         bias: bool = True,
         first_reach: float | None = None,
@@ -74,7 +75,7 @@ class SegmentationUNet(Network):
         self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
         self.first_reach = reach if first_reach is None else first_reach
         self.bandwidth, self.checkpoint = bandwidth, checkpoint
-        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator)
+        make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator, precondition)
 
         def convolution(size: int, width: int, level: int, bias_after: bool = False) -> ConvolutionBlock:
             return ConvolutionBlock(before(size), make(size, width, reach * radii[level], bias_after))

@@ -52,8 +52,8 @@ class AdaptiveClipping:
             clip_units(weights, gradients, units, self.limit, self.eps)
 
 
-def decayed(model: nn.Module) -> Iterable[nn.Parameter]:
-    """The parameters that weight decay is for: the weights of convolutions."""
+def decayed(model: nn.Module) -> Iterable[Tensor]:
+    """The parameters that weight decay is for: the weights of convolutions, as they are learned."""
     from pointvar.convolution import PointConvolution
 
-    return [m.weight for m in model.modules() if isinstance(m, PointConvolution)]
+    return [m.learned for m in model.modules() if isinstance(m, PointConvolution)]

@@ -115,8 +115,10 @@ class ModelConfig:
     """Normalisation in the head of a classifier, where each cloud is one row. Null: the same as norm."""
     unit_response: bool = False
     """Divides each convolution by its response to a constant feature."""
+    precondition: bool = False
+    """Learns the weights of each convolution in coordinates in which its basis functions do not overlap."""
     orthonormal: bool = False
-    """Mixes the functions of each basis so that they are orthonormal."""
+    """Deprecated: mixes the functions of each basis so that they are orthonormal. Use precondition."""
     dropout: float | None = None
     """Probability of dropping a feature before each convolution."""
     head_dropout: float | None = None
@@ -144,27 +146,39 @@ class InitConfig:
     """Table for the method transfer: the name of a shipped table, or a file."""
     target: float = 1.0
     """Second moment that the output of each layer gets."""
+    center: float | Literal["auto"] = 0.0
+    """How much of what all points have in common is taken out of the weights by direct and lsuv, from 0 to 1,
+    or auto: as much as the depth of the network allows."""
 
 
 @dataclass
 class OptimizerConfig:
-    """Stochastic gradient descent (SGD) with momentum."""
+    """The optimiser and its learning rate."""
 
+    name: Literal["sgd", "adamw"] = "sgd"
+    """Stochastic gradient descent with momentum (SGD), or AdamW."""
     rate: float = positive(0.005)
-    """Learning rate of SGD in the first epoch."""
+    """Learning rate: in the first epoch (milestones), or the largest (cosine, one-cycle)."""
+    schedule: Literal["milestones", "cosine", "one-cycle"] = "milestones"
+    """How the learning rate changes: by milestones, or with every step from a warm-up down to 0, along a
+    cosine or as in torch's OneCycleLR."""
     milestones: list[int] = field(default_factory=list)
-    """Epochs after which the learning rate is multiplied by gamma."""
+    """Epochs after which the learning rate is multiplied by gamma, if schedule is milestones."""
     gamma: float = 0.1
     """Factor on the learning rate at each milestone."""
+    warmup: float = 0.1
+    """Share of all steps in which the learning rate rises, if schedule is cosine or one-cycle."""
     momentum: float = 0.9
-    """Momentum of SGD."""
+    """Momentum of SGD, or the first beta of AdamW."""
     weight_decay: float = 1e-4
-    """Weight decay of SGD. It applies to the weights of convolutions only."""
+    """Weight decay of SGD, or the decoupled one of AdamW. It applies to the weights of convolutions only."""
     clip_norm: float | None = positive(None)
     """Largest norm of the gradient of all parameters; a larger one is scaled down. Null: no limit."""
     agc: float | None = positive(None)
     """Adaptive gradient clipping: largest norm of a unit's gradient as a fraction of the norm of its
     weights; larger ones are scaled down. Null: no limit."""
+    refresh: int | None = positive(25)
+    """Steps after which preconditioned convolutions follow their basis, where it is learned. Null: never."""
     accumulate: int = positive(1)
     """Number of batches whose gradients are averaged for one step."""
     class_weights: bool = False
@@ -222,6 +236,8 @@ class Config:
         if not (0 <= data.scale < 1 and data.jitter >= 0):
             given = f"got {data.scale} and {data.jitter}"
             raise ValueError(f"data.scale must be from 0 to below 1 and data.jitter not negative, {given}")
+        if not 0 <= self.optimizer.warmup < 1:
+            raise ValueError(f"optimizer.warmup must be from 0 to below 1, got {self.optimizer.warmup}")
         if (self.model.basis is None) != (self.model.estimator is None):
             raise ValueError("model.basis and model.estimator come together, or not at all")
 

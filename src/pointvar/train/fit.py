@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -108,8 +109,9 @@ def _train(
 ) -> Result:
     kind = ClassificationModule if data.task == "classification" else SegmentationModule
     weights = class_weights(label_counts(data.train)) if config.optimizer.class_weights else None
-    module = kind(network, data.classes, config.optimizer, weights)
     train, test = loaders(config, data, network, trainer.global_rank, trainer.world_size)
+    steps = config.epochs * math.ceil(len(train) / config.optimizer.accumulate)
+    module = kind(network, data.classes, config.optimizer, weights, steps)
     check_single_clouds(network, train)
     if folder is not None and folder.writes:
         folder.begin(config)

@@ -13,6 +13,7 @@ from torch import nn
 
 from pointvar.convolution import PointConvolution
 from pointvar.init import INITS, InitReport
+from pointvar.init.center import Center
 from pointvar.layers import Forward, Select, devices_of
 from pointvar.train.config import InitConfig
 from pointvar.train.loader import Prepared
@@ -36,6 +37,7 @@ class VarianceInit(lightning.Callback):
         method: a name of ``pointvar.init.INITS``.
         table: of ``method="transfer"``: a table of z that is shipped, or a file.
         part: the name of the submodule to initialise; default: the whole module.
+        center: as for ``pointvar.variance_init``.
     """
 
     def __init__(
@@ -49,12 +51,19 @@ class VarianceInit(lightning.Callback):
         method: str = "direct",
         table: str | Path = "modelnet40",
         part: str = "",
+        center: Center = 0.0,
     ) -> None:
         if batches < 1:
             raise ValueError(f"VarianceInit needs at least one batch, got {batches}")
         INITS.check(method)
         self.batches, self.seed, self.method, self.part = batches, seed, method, part
-        self.options = {"forward": forward, "layers": layers, "target": target, "table": table}
+        self.options = {
+            "forward": forward,
+            "layers": layers,
+            "target": target,
+            "table": table,
+            "center": center,
+        }
         self.report: InitReport | None = None
 
     @classmethod
@@ -64,8 +73,13 @@ class VarianceInit(lightning.Callback):
         Linear layers keep PyTorch's default, as in the paper, unless all layers are asked for.
         """
         layers = PointConvolution if settings.layers == "convolutions" else None
-        names = {"method": settings.method, "table": settings.table, "part": "model"}
-        return cls(settings.batches, forward, layers, settings.target, seed, **names)
+        options: dict[str, Any] = {
+            "method": settings.method,
+            "table": settings.table,
+            "part": "model",
+            "center": settings.center,
+        }
+        return cls(settings.batches, forward, layers, settings.target, seed, **options)
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.ckpt_path is not None or trainer.global_step > 0:

@@ -9,8 +9,10 @@ import lightning.pytorch as lightning
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import lr_scheduler
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from pointvar.convolution import PointConvolution
 from pointvar.train.clipping import AdaptiveClipping, decayed
 from pointvar.train.config import OptimizerConfig
 from pointvar.train.divergence import DivergedError, explain
@@ -20,7 +22,17 @@ from pointvar.train.voting import predict_scene
 
 
 class _Supervised(lightning.LightningModule):
-    """Training with labels. Batches are ``Prepared``."""
+    """Training with labels. Batches are ``Prepared``.
+
+    Args:
+        model: the network.
+        classes: their names.
+        optimizer: settings; default: those of ``OptimizerConfig``.
+        class_weights: of the loss.
+        steps: of the whole training, for a schedule over all of them; default: Lightning's estimate. That
+            sets up the loader before a checkpoint says where it is to go on, so that a run cannot be resumed
+            in the middle of an epoch.
+    """
 
     class_weights: Tensor | None
 
@@ -30,9 +42,10 @@ class _Supervised(lightning.LightningModule):
         classes: list[str],
         optimizer: OptimizerConfig | None = None,
         class_weights: Tensor | None = None,
+        steps: int | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.classes = model, list(classes)
+        self.model, self.classes, self.steps = model, list(classes), steps
         self.settings = optimizer or OptimizerConfig()
         self.confusion = MulticlassConfusionMatrix(len(classes), ignore_index=-1, validate_args=False)
         self.register_buffer("class_weights", class_weights, persistent=False)
@@ -95,9 +108,40 @@ class _Supervised(lightning.LightningModule):
         ]
         # One pass over the memory where there is one; else as few kernels as there can be.
         fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
-        optimizer = torch.optim.SGD(groups, settings.rate, settings.momentum, fused=fused, foreach=not fused)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, settings.milestones, settings.gamma)
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        passes: Any = {"fused": fused, "foreach": not fused}
+        optimizer: torch.optim.Optimizer
+        if settings.name == "adamw":
+            optimizer = torch.optim.AdamW(groups, settings.rate, (settings.momentum, 0.999), **passes)
+        else:
+            optimizer = torch.optim.SGD(groups, settings.rate, settings.momentum, **passes)
+        return {"optimizer": optimizer, "lr_scheduler": self._schedule(optimizer)}
+
+    def _schedule(self, optimizer: torch.optim.Optimizer) -> Any:
+        settings = self.settings
+        if settings.schedule == "milestones":
+            return lr_scheduler.MultiStepLR(optimizer, settings.milestones, settings.gamma)
+        steps = self.steps or int(self.trainer.estimated_stepping_batches)
+        rise = round(settings.warmup * steps)
+        schedule: lr_scheduler.LRScheduler
+        if settings.schedule == "one-cycle":
+            # The momentum stays: it has a setting of its own.
+            schedule = lr_scheduler.OneCycleLR(
+                optimizer, settings.rate, steps, pct_start=settings.warmup, cycle_momentum=False
+            )
+        else:
+            schedule = lr_scheduler.CosineAnnealingLR(optimizer, steps - rise)
+            if rise:
+                warm = lr_scheduler.LinearLR(optimizer, 1 / (rise + 1), total_iters=rise)
+                schedule = lr_scheduler.SequentialLR(optimizer, [warm, schedule], [rise])
+        return {"scheduler": schedule, "interval": "step"}
+
+    def on_train_batch_start(self, batch: Any, number: int) -> None:
+        every, step = self.settings.refresh, self.global_step
+        if every is None or step % every or not step or number % self.settings.accumulate:
+            return  # gradients that are being summed have the coordinates of today
+        for conv in self.model.modules():
+            if isinstance(conv, PointConvolution) and any(p.requires_grad for p in conv.basis.parameters()):
+                conv.refresh_precondition()
 
     def on_train_epoch_start(self) -> None:
         self.totals.zero_()

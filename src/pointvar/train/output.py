@@ -205,6 +205,8 @@ class RunFolder:
         given = _flat(plain_settings(config))
         changes = {name: (before[name], value) for name, value in given.items() if value != before[name]}
         allowed = MAY_CHANGE.keys() - (set() if between else {"devices", "nodes"})
+        if config.optimizer.schedule != "milestones":  # which is laid out for all steps
+            allowed -= {"epochs", "devices", "nodes"}
         refused = [
             f"  {name}: {old} in the run, {new} given"
             for name, (old, new) in changes.items()

@@ -1,0 +1,123 @@
+r"""Centred draws: weights that do not pass on what all points and clouds have in common.
+
+Over the points, unlike over draws of the weights, the mean of an output is not 0: after a ReLU every input is
+positive in the mean, and so is what the weights multiply. This common part grows with depth, while the second
+moment stays and what tells clouds apart fades. A draw without it, of strength a, is
+
+.. math:: W \leftarrow (I - a \, u u^T) W, \qquad u = \bar\phi / \|\bar\phi\|, \qquad
+          \mathrm{Var}[w] = \frac{V_\mathrm{target}}{Z - (2 a - a^2) \, \mathrm{E}[(u^T \phi)^2]}
+
+because :math:`\phi^T (I - a \, u u^T)^2 \phi = \|\phi\|^2 - (2 a - a^2) (u^T \phi)^2`. With a = 1 every
+output has mean 0 on the data measured. The share of the output's second moment that is not common is then
+
+.. math:: S = 1 - (1 - a)^2 \, \|\bar\phi\|^2 / (Z - (2 a - a^2) \, \mathrm{E}[(u^T \phi)^2])
+
+Too much of it is not good either. A ReLU brings together what differs: of a small share S it leaves
+:math:`S - \kappa S^{3/2}`, :math:`\kappa = 2 \sqrt 2 / 3 \pi`. Weights that make up for this let the least
+difference between two clouds, and a gradient on its way back, grow by :math:`1 + \kappa \sqrt S` in each
+layer, as in chaos. ``"auto"`` allows for a growth by B in all L layers of the network, and so for a share of
+
+.. math:: S^* = \min(1, (B^{1/L} - 1)^2 / \kappa^2)
+
+A layer whose share is larger by itself is not centred; all others get the least a that gives :math:`S^*`. So
+what smoothing, pooling and the activations take from the differences is given back, and no more.
+
+All is measured with the layer as it is. Its output is linear in its weights, so that the mean of what they
+multiply is a gradient, and :math:`u^T \phi` the output under weights u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pointvar.init.report import LayerInit
+from pointvar.init.walk import Call, Statistic, checked
+from pointvar.layers import Layer, channels_last
+
+Center = float | Literal["auto"]
+GROWTH = 4.0
+"""B, of the power of differences: of their size it is 2."""
+LEAST = 1e-4
+"""Share of Z that must be left: less is rounding."""
+
+
+class Centering:
+    """How strongly the layers of a network are centred, of which there are so many."""
+
+    def __init__(self, center: Center, layers: int) -> None:
+        if center != "auto" and not (isinstance(center, (int, float)) and 0 <= center <= 1):
+            raise ValueError(f"center must be a strength from 0 to 1, or 'auto', got {center!r}")
+        self.center = center
+        kappa = 2 * 2**0.5 / (3 * math.pi)
+        self.share = min(1.0, ((GROWTH ** (1 / max(layers, 1)) - 1) / kappa) ** 2)
+
+    def strength(self, z: float, common: float, mean: float) -> float:
+        """a, for a layer with this Z, mean of :math:`(u^T \\phi)^2` and squared norm of the mean."""
+        kept = 1.0  # (1 - a)^2
+        if self.center != "auto":
+            kept = (1 - self.center) ** 2
+        elif mean > (1 - self.share) * common:
+            kept = min(1.0, (1 - self.share) * (z - common) / (mean - (1 - self.share) * common))
+        if z - (1 - kept) * common < LEAST * z:
+            return 0.0
+        return 1 - kept**0.5
+
+
+def centred(
+    layer: Layer, goal: float, centering: Centering, generator: torch.Generator | None, orthogonal: bool
+) -> Generator[Statistic, Tensor, LayerInit]:
+    """Measures and draws one layer."""
+    found = yield _moment_and_mean
+    z, mean = checked(layer, found[0], "input"), found[1:].view(layer.groups, 1, -1)
+    length = mean.norm(dim=2, keepdim=True)
+    direction = mean / length.where(length > 0, 1)
+    rows = layer.by_channel(layer.weights[0])
+    direction = direction.view(rows.shape[0], 1, *rows.shape[2:]).to(rows)
+    layer.weight = _like(layer, direction.expand_as(rows))
+    common = float((yield _common))
+    squared = float(length.square().mean())
+    strength = centering.strength(z, common, squared)
+    left = z - (2 * strength - strength**2) * common
+    layer.draw(goal / left, generator, orthogonal)
+    if strength:
+        drawn = layer.by_channel(layer.weight.detach())
+        along = (drawn * direction).flatten(2).sum(2).view(*drawn.shape[:2], *[1] * (drawn.dim() - 2))
+        layer.weight = _like(layer, drawn - strength * direction * along)
+    share = 1 - (1 - strength) ** 2 * squared / left
+    alike = not strength and z - common < LEAST * z
+    note = "not centred: its inputs are all alike" if alike else ""
+    entry = LayerInit(layer.name, layer.type, goal / left, goal, z, note=note)
+    entry.center, entry.share = strength, share
+    return entry
+
+
+def _like(layer: Layer, rows: Tensor) -> Tensor:
+    """A weight of the layer's own shape from its rows by channel."""
+    weight = torch.empty_like(layer.weights[0])
+    layer.by_channel(weight).copy_(rows)
+    return weight
+
+
+def _moment_and_mean(call: Call) -> Tensor:
+    """Z, and the mean over outputs of what the weights multiply, one vector for each group."""
+    layer = call.layer
+    with torch.enable_grad():
+        mean = _first_channels(call).mean(0).sum()
+        (gradient,) = torch.autograd.grad(mean, layer.weights)
+    gradient = layer.by_channel(layer.published(gradient))[:, 0]
+    return torch.cat([call.second_moment().view(1), gradient.flatten().double()])
+
+
+def _common(call: Call) -> Tensor:
+    return _first_channels(call).square().mean()
+
+
+def _first_channels(call: Call) -> Tensor:
+    """The outputs of the first channel of each group, which stand for all, ``[M, G]``."""
+    rows = channels_last(call.layer.module, call.output())
+    return rows[:, :: max(rows.shape[1] // call.layer.groups, 1)].double()
