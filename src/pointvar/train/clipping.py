@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import nn
+from torch import Tensor, nn
 
 from pointvar.layers import find_layers
 from pointvar.ops import clip_units
