@@ -50,7 +50,8 @@ def test_the_overview_names_every_command(helps):
 
 def test_settings_are_explained_with_default_and_choices(helps):
     text = " ".join(helps["train --settings"][0].split())
-    assert "--optimizer.momentum MOMENTUM Momentum of SGD. (type: float, default: 0.9)" in text
+    momentum = "Momentum of SGD, or the first beta of AdamW. (type: float, default: 0.9)"
+    assert f"--optimizer.momentum MOMENTUM {momentum}" in text
     assert "Known: shapes, rooms, modelnet, scanobjectnn, scannet, folder, npz. (type: str" in text
     assert "recipes (modelnet40, norm-free, rooms, scannet, scanobjectnn, shapes)" in text
     assert helps["train --settings"][1] == []
