@@ -128,7 +128,8 @@ int run(const char* type) {
         {"spatial_order", [&] { return bytes(spatial_order(c.batch())); }},
         {"geometry",
          [&] {
-             const Geometry<float> all = geometry(c.batch(), c.batch(), {{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}});
+             const Plan plan{{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}};
+             const Geometry<T> all = geometry(c.batch(), c.batch(), plan);
              std::vector<char> both = bytes(all.integers);
              const auto rest = bytes(all.numbers);
              both.insert(both.end(), rest.begin(), rest.end());
