@@ -37,7 +37,7 @@ from pointvar.train.loader import loaders
 Row = dict[str, Any]
 RESULTS = Path(__file__).resolve().parent / "results" / "split.json"
 CASES = ["small", "paper-2"]
-STEPS = 100  # of a training with Lightning and of one without
+STEPS = 60  # of a training with Lightning and of one without
 
 
 def products(step: Step) -> list[harness.Task]:
@@ -74,7 +74,7 @@ def in_lightning(case: str) -> float:
         "init": {"method": "none"},
         "optimizer": {"agc": 0.05, "rate": 1e-5},
     }
-    config: Config = load_config("shapes", {**settings, "epochs": 2, "votes": 1, "threads": 1})
+    config: Config = load_config("shapes", {**settings, "epochs": 1, "votes": 1, "threads": 1})
     shapes = Shapes(2 * STEPS, num_points=512, seed=1)
     samples = [shapes[i] for i in range(len(shapes))]
     data = Data(samples, samples[:2], shapes.classes, samples[0].features.shape[1], "classification")

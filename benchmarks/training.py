@@ -1,7 +1,7 @@
 """Training steps against the speed of a matrix product, and where their time goes.
 
     python benchmarks/training.py                       # all of it; stores results/training.json as it goes
-    python benchmarks/training.py --cases small paper-2 --threads 1
+    python benchmarks/training.py --cases small paper-2 --threads 1   # these only; the rest of the file stays
     python benchmarks/training.py --against OTHER/src   # this pointvar and another, in turns, in one run
     python benchmarks/training.py --markdown docs/performance.md   # puts the stored tables into the page
 
@@ -183,20 +183,22 @@ def main() -> None:
         return
     if args.in_turns:
         harness.in_turns()
-    rows = []
+    rows = {(row["case"], row["threads"]): row for row in stored.get("rows", [])}
     for case, threads in product(args.cases, args.threads):
         harness.say(f"{case}, {threads} threads")
         if args.in_turns:
-            rows.append(measure(case, threads, args.turns))
+            rows[case, threads] = measure(case, threads, args.turns)
         else:  # a process of its own, for its peak memory
             command = [sys.executable, __file__, "--one", "--cases", case, "--threads", str(threads)]
             done = subprocess.run([*command, f"--turns={args.turns}"], stdout=subprocess.PIPE, text=True)
             if done.returncode:
                 raise SystemExit(f"{case} failed with code {done.returncode}")
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-        harness.save({**stored, "machine": harness.machine(), "rows": rows}, args.output)
+            rows[case, threads] = json.loads(done.stdout.splitlines()[-1])
+        in_order = sorted(rows.values(), key=lambda row: (CASES.index(row["case"]), row["threads"]))
+        stored |= {"machine": harness.machine(), "rows": in_order}
+        harness.save(stored, args.output)
     if not args.in_turns:
-        print(markdown({**stored, "machine": harness.machine(), "rows": rows}))
+        print(markdown(stored))
 
 
 if __name__ == "__main__":

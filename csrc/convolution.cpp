@@ -1,6 +1,7 @@
-// The steps of a convolution as Python functions, a chunk of rows at a time; `ops/native_convolve.py` puts them together.
+// A convolution as Python functions: whole, or its steps, a chunk of rows at a time, which `ops/native_convolve.py`
+// puts together.
 #include "bindings.hpp"
-#include "projection.hpp"
+#include "convolution.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -69,7 +70,8 @@ class Plan {
         require(int64_t(phi.size()) >= count * basis_.size * channels_, "phi is too small");
         require(!norm || int64_t(norm->size()) == rows_, "norm must be [M]");
         nb::gil_scoped_release release;
-        pointvar::project(basis_, rows(), first, count, features_.data(), channels_, phi.data(), pointer(norm));
+        pointvar::project(basis_, rows(), first, count, features_.data(), channels_, phi.data(),
+                          basis_.size * channels_, pointer(norm));
     }
 
     // The same over the columns, of what lives at the queries; rows are the support points.
@@ -82,23 +84,36 @@ class Plan {
         require(int64_t(phi.size()) >= count * basis_.size * channels, "phi is too small");
         nb::gil_scoped_release release;
         pointvar::project(basis_, Edges{offsets.data(), rows.data(), edges.data(), pointer(order)}, first, count, grad.data(),
-                          channels, phi.data(), static_cast<T*>(nullptr));
+                          channels, phi.data(), basis_.size * channels, static_cast<T*>(nullptr));
     }
 
     void unproject(int64_t first, int64_t count, Array<T> grad_phi, Maybe<T> norm, Maybe<T> grad_features,
                    Maybe<T> grad_edges, Maybe<T> grad_scale, Maybe<T> grad_parameters) const {
         check_rows(first, count);
         require(int64_t(grad_phi.size()) >= count * basis_.size * channels_, "grad_phi is too small");
-        require(!norm || int64_t(norm->size()) == rows_, "norm must be [M]");
-        require(!grad_features || int64_t(grad_features->size()) == support_ * channels_, "grad_features must be [N, C]");
-        require(!grad_edges || grad_edges->size() == edges_.size(), "grad_edges must be like edges");
-        require(!grad_scale || int64_t(grad_scale->size()) == count_, "grad_scale must be [E]");
-        require(!grad_parameters || int64_t(grad_parameters->size()) == basis_.parameters(), "wrong number of parameters");
-        require(!basis_.given() || !(grad_scale || grad_parameters), "values have neither scale nor parameters");
+        const Gradients<T> grads = check_gradients(norm, grad_features, grad_edges, grad_scale, grad_parameters);
         nb::gil_scoped_release release;
         pointvar::unproject(basis_, rows(), first, count, features_.data(), channels_, grad_phi.data(),
-                            Gradients<T>{pointer(grad_features), pointer(grad_edges), pointer(grad_scale), pointer(grad_parameters),
-                                         pointer(norm)});
+                            basis_.size * channels_, grads);
+    }
+
+    void convolve(Matrix<T> weight, std::optional<Values<T>> bias, Array<T> out, Maybe<T> norm) const {
+        const int64_t outputs = check_weight(weight, out.size());
+        require(!bias || int64_t(bias->shape(0)) == outputs, "bias must be [O]");
+        require(!norm || int64_t(norm->size()) == rows_, "norm must be [M]");
+        nb::gil_scoped_release release;
+        pointvar::convolve(basis_, rows(), rows_, features_.data(), channels_, weight.data(), pointer(bias), outputs,
+                           out.data(), pointer(norm));
+    }
+
+    void convolve_backward(Matrix<T> weight, Matrix<T> grad_out, Maybe<T> norm, Maybe<T> grad_features,
+                           Maybe<T> grad_weight, Maybe<T> grad_edges, Maybe<T> grad_scale, Maybe<T> grad_parameters) const {
+        const int64_t outputs = check_weight(weight, grad_out.size());
+        require(!grad_weight || grad_weight->size() == weight.size(), "grad_weight must be like weight");
+        const Gradients<T> grads = check_gradients(norm, grad_features, grad_edges, grad_scale, grad_parameters);
+        nb::gil_scoped_release release;
+        pointvar::convolve_backward(basis_, rows(), rows_, features_.data(), channels_, weight.data(), grad_out.data(),
+                                    outputs, pointer(norm), pointer(grad_weight), grads);
     }
 
     // ||phi[x]||^2 of each row, in double precision.
@@ -156,6 +171,23 @@ class Plan {
     void check_rows(int64_t first, int64_t count) const {
         require(first >= 0 && count >= 0 && count <= rows_ - first, "rows out of range");
     }
+    // The number of outputs.
+    int64_t check_weight(const Matrix<T>& weight, size_t out) const {
+        const int64_t outputs = int64_t(weight.shape(1));
+        require(int64_t(weight.shape(0)) == basis_.size * channels_, "weight must be [K C, O]");
+        require(int64_t(out) == rows_ * outputs, "outputs must be [M, O]");
+        return outputs;
+    }
+    Gradients<T> check_gradients(const Maybe<T>& norm, const Maybe<T>& features, const Maybe<T>& edges,
+                                 const Maybe<T>& scale, const Maybe<T>& parameters) const {
+        require(!norm || int64_t(norm->size()) == rows_, "norm must be [M]");
+        require(!features || int64_t(features->size()) == support_ * channels_, "grad_features must be [N, C]");
+        require(!edges || edges->size() == edges_.size(), "grad_edges must be like edges");
+        require(!scale || int64_t(scale->size()) == count_, "grad_scale must be [E]");
+        require(!parameters || int64_t(parameters->size()) == basis_.parameters(), "wrong number of parameters");
+        require(!basis_.given() || !(scale || parameters), "values have neither scale nor parameters");
+        return {pointer(features), pointer(edges), pointer(scale), pointer(parameters), pointer(norm)};
+    }
     Edges rows() const { return {row_offsets_.data(), indices_.data(), nullptr, pointer(order_)}; }
     // The columns must be those of these edges. Their numbers are looked at once, and the arrays are held from then on.
     void check_columns(const Integers& offsets, const Integers& rows, const Integers& edges, const Order& order) const {
@@ -203,6 +235,11 @@ void bind(nb::module_& m, const char* name) {
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
         .def("unproject", &Plan<T>::unproject, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg().noconvert(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())
+        .def("convolve", &Plan<T>::convolve, nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert())
+        .def("convolve_backward", &Plan<T>::convolve_backward, nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(),
+             nb::arg().noconvert(), nb::arg().noconvert())
         .def("squared_norms", &Plan<T>::squared_norms, nb::arg().noconvert(), nb::arg().noconvert())
         .def_prop_ro("parameters", &Plan<T>::parameters);
 }

@@ -24,6 +24,23 @@ struct Edges {
     int64_t at(int64_t place) const { return edges ? edges[place] : place; }
 };
 
+// Work is counted in products of two numbers. A part that a thread takes has at least so many: fewer are not worth a team.
+constexpr int64_t kPartProducts = 1 << 20;
+constexpr int64_t kEdgeProducts = 512;  // in the time that an edge takes beside its [K, C]
+
+inline int64_t parts(int64_t products, int64_t most) {
+    return std::clamp<int64_t>(products / kPartProducts, 1, std::max<int64_t>(most, 1));
+}
+// How many of n items make a part, at least about `least`; this does not depend on the number of threads.
+inline int64_t grain(int64_t n, int64_t products, int64_t least) {
+    const int64_t count = parts(products, n / least);
+    return std::max<int64_t>((n + count - 1) / count, 1);
+}
+// About what the rows from `first` on cost, with `size` numbers in the projection of each.
+inline int64_t projection_products(const Edges& list, int64_t first, int64_t count, int64_t size) {
+    return (list.row_offsets[first + count] - list.row_offsets[first]) * (size + kEdgeProducts);
+}
+
 // Rows of a block that is V vectors wide, so that the sums, a row of factors and their source fill the registers.
 #if defined(__AVX512F__)
 template <int V>
@@ -205,19 +222,26 @@ void fetch_row(const Basis<T>& basis, const Edges& list, int64_t row) {
         basis.fetch(begin, end);
 }
 
-// phi: [count, K, C] of the rows at the places first, ..., first + count - 1. With norm [M], each row is divided by its
-// response, which is written there.
+// phi: [K, C] of each row at the places first, ..., last - 1, `stride` numbers apart. With norm [M], each row is divided
+// by its response, which is written there.
+template <class T>
+void project_rows(const Basis<T>& basis, const Edges& list, int64_t first, int64_t last, const T* features,
+                  int64_t channels, T* phi, int64_t stride, T* norm, Scratch<T>& scratch) {
+    for (int64_t place = first; place < last; ++place, phi += stride) {
+        const int64_t row = list.row(place);
+        if (list.order && place + 2 < last) fetch_row(basis, list, list.row(place + 2));
+        project_row(basis, list, row, features, channels, phi, norm ? norm + row : nullptr, scratch);
+    }
+}
+
+// The same by a team.
 template <class T>
 void project(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t channels,
-             T* phi, T* norm) {
-    parallel_for(count, 16, [&](int64_t begin, int64_t end) {
+             T* phi, int64_t stride, T* norm) {
+    const int64_t products = projection_products(list, first, count, basis.size * channels);
+    parallel_for(count, grain(count, products, 16), [&](int64_t begin, int64_t end) {
         static thread_local Scratch<T> scratch;
-        for (int64_t i = begin; i < end; ++i) {
-            const int64_t row = list.row(first + i);
-            if (list.order && i + 2 < count) fetch_row(basis, list, list.row(first + i + 2));
-            project_row(basis, list, row, features, channels, phi + i * basis.size * channels,
-                        norm ? norm + row : nullptr, scratch);
-        }
+        project_rows(basis, list, first + begin, first + end, features, channels, phi + begin * stride, stride, norm, scratch);
     });
 }
 
@@ -246,19 +270,21 @@ struct Gradients {
     T* scale;          // [E] of q, or null
     T* parameters;     // as the basis has them, added to, or null
     const T* norm;     // [M], the response that rows were divided by, or null
+    bool along_edges() const { return edges || scale || parameters; }
+    bool any() const { return features || along_edges(); }
 };
 
 // grad_F[y, c] += sum over i of v[e, i] / s g[i, c]
 template <class T>
 void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, int64_t channels,
-                        const T* grad_phi, T* grad_features, const T* norm) {
+                        const T* grad_phi, int64_t stride, T* grad_features, const T* norm) {
     const int64_t K = basis.size, P = basis.padded();
-    const uint32_t team = uint32_t(threads());
+    const uint32_t team = uint32_t(parts(projection_products(list, first, count, K * channels), threads()));
     parallel_for(team, 1, [&](int64_t own, int64_t) {
         static thread_local Scratch<T> scratch;
         for (int64_t i = 0; i < count; ++i) {
             const int64_t row = list.row(first + i), e0 = list.row_offsets[row], e1 = list.row_offsets[row + 1];
-            const T* g = grad_phi + i * K * channels;
+            const T* g = grad_phi + i * stride;
             if (list.order && i + 2 < count) fetch_row(basis, list, list.row(first + i + 2));
             scratch.targets.clear();
             scratch.edges.clear();
@@ -319,9 +345,9 @@ void through_response(const Basis<T>& basis, int64_t first, int64_t n, T norm, T
 
 template <class T>
 void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features,
-                     int64_t channels, const T* grad_phi, const Gradients<T>& grads) {
+                     int64_t channels, const T* grad_phi, int64_t stride, const Gradients<T>& grads) {
     const int64_t K = basis.size, P = basis.padded();
-    constexpr int64_t grain = 16;
+    const int64_t grain = pointvar::grain(count, projection_products(list, first, count, K * channels), 16);
     const int64_t sums = basis.parameter_sums();
     std::vector<T> partial(size_t(sums * ((count + grain - 1) / grain)), T(0));
     parallel_for(count, grain, [&](int64_t begin, int64_t end) {
@@ -331,7 +357,7 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
             const int64_t row = list.row(first + i), e0 = list.row_offsets[row], n = list.row_offsets[row + 1] - e0;
             scratch.turned.resize(size_t(channels * P));  // turned over, so that it is read along K
             T* turned = scratch.turned.data();
-            turn(grad_phi + i * K * channels, K, channels, channels, turned, P);
+            turn(grad_phi + i * stride, K, channels, channels, turned, P);
             scratch.features.resize(size_t(n));
             for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[e0 + e] * channels;
             scratch.grad.resize(size_t(n * P));
@@ -368,14 +394,15 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
         for (size_t i = 0; sums && i < partial.size(); i += size_t(sums)) basis.add_to_parameters(partial.data() + i, grads.parameters);
 }
 
-// grad_phi: [count, K, C]. First along the rows, for all that belongs to an edge; then for the features, where each
-// thread adds up the support points that are its own, so that every one sums its edges in their order.
+// grad_phi: [K, C] of each row, `stride` numbers apart. First along the rows, for all that belongs to an edge; then for
+// the features, where each thread adds up the support points that are its own, so that every one sums its edges in their
+// order.
 template <class T>
 void unproject(const Basis<T>& basis, const Edges& list, int64_t first, int64_t count, const T* features, int64_t channels,
-               const T* grad_phi, const Gradients<T>& grads) {
-    if (grads.edges || grads.scale || grads.parameters)
-        unproject_edges(basis, list, first, count, features, channels, grad_phi, grads);
-    if (grads.features) unproject_features(basis, list, first, count, channels, grad_phi, grads.features, grads.norm);
+               const T* grad_phi, int64_t stride, const Gradients<T>& grads) {
+    if (grads.along_edges()) unproject_edges(basis, list, first, count, features, channels, grad_phi, stride, grads);
+    if (grads.features)
+        unproject_features(basis, list, first, count, channels, grad_phi, stride, grads.features, grads.norm);
 }
 
 }  // namespace pointvar

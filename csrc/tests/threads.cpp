@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "clipping.hpp"
+#include "convolution.hpp"
 #include "density.hpp"
 #include "farthest.hpp"
 #include "nearest.hpp"
 #include "neighbours.hpp"
 #include "levels.hpp"
-#include "projection.hpp"
 
 using namespace pointvar;
 
@@ -41,8 +41,8 @@ struct Case {
     std::vector<T> points, radius{T(0.08), T(0.1)}, grad, features, phi;
     std::vector<int64_t> offsets{0, 20000, 24000}, counts{200, 100}, start{3, 4};
     Rows rows;
-    std::vector<T> values, scale, relative, centres;
-    static constexpr int64_t K = 13, C = 5;
+    std::vector<T> values, scale, relative, centres, weight, grad_out;
+    static constexpr int64_t K = 13, C = 5, O = 9;
 
     Case() {
         std::mt19937 random(1);
@@ -60,6 +60,8 @@ struct Case {
         draw(scale, rows.indices.size());
         draw(relative, rows.indices.size() * 3);
         draw(centres, K * 4);
+        draw(weight, K * C * O);
+        draw(grad_out, offsets.back() * O);
     }
     Batch<T> batch() const { return {points.data(), offsets.back(), 3, offsets.data(), 2}; }
     Edges edges() const { return {rows.row_offsets.data(), rows.indices.data(), nullptr, nullptr}; }
@@ -70,7 +72,7 @@ struct Case {
 template <class T>
 std::vector<char> forth(const Case<T>& c, const Basis<T>& basis) {
     std::vector<T> phi(c.phi.size()), norm(size_t(c.offsets.back()));
-    project(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, phi.data(), norm.data());
+    project(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, phi.data(), c.K * c.C, norm.data());
     std::vector<char> all = bytes(phi);
     const auto rest = bytes(norm);
     all.insert(all.end(), rest.begin(), rest.end());
@@ -82,11 +84,23 @@ std::vector<char> back(const Case<T>& c, const Basis<T>& basis) {
     const size_t edges = size_t(c.rows.indices.size());
     std::vector<T> features(c.features.size(), T(0)), along(edges * size_t(basis.given() ? c.K : 3)), scale(edges),
         sums(size_t(basis.parameters()), T(0));
-    unproject(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, c.phi.data(),
+    unproject(basis, c.edges(), 0, c.offsets.back(), c.features.data(), c.C, c.phi.data(), c.K * c.C,
               Gradients<T>{features.data(), along.data(), basis.given() ? nullptr : scale.data(),
                            basis.given() ? nullptr : sums.data(), nullptr});
     std::vector<char> all = bytes(features);
     for (const auto& part : {bytes(along), bytes(scale), bytes(sums)}) all.insert(all.end(), part.begin(), part.end());
+    return all;
+}
+
+template <class T>
+std::vector<char> whole(const Case<T>& c, const Basis<T>& basis) {
+    const int64_t rows = c.offsets.back();
+    std::vector<T> out(size_t(rows * c.O)), norm(size_t(rows)), features(c.features.size(), T(0)), weight(c.weight.size());
+    convolve(basis, c.edges(), rows, c.features.data(), c.C, c.weight.data(), c.grad.data(), c.O, out.data(), norm.data());
+    convolve_backward(basis, c.edges(), rows, c.features.data(), c.C, c.weight.data(), c.grad_out.data(), c.O, norm.data(),
+                      weight.data(), Gradients<T>{features.data(), nullptr, nullptr, nullptr, norm.data()});
+    std::vector<char> all = bytes(out);
+    for (const auto& part : {bytes(features), bytes(weight)}) all.insert(all.end(), part.begin(), part.end());
     return all;
 }
 
@@ -114,7 +128,8 @@ int run(const char* type) {
         {"spatial_order", [&] { return bytes(spatial_order(c.batch())); }},
         {"geometry",
          [&] {
-             const Geometry<float> all = geometry(c.batch(), c.batch(), {{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}});
+             const Plan plan{{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}};
+             const Geometry<T> all = geometry(c.batch(), c.batch(), plan);
              std::vector<char> both = bytes(all.integers);
              const auto rest = bytes(all.numbers);
              both.insert(both.end(), rest.begin(), rest.end());
@@ -124,6 +139,7 @@ int run(const char* type) {
         {"project mlp", [&] { return forth(c, c.known()); }},
         {"unproject values", [&] { return back(c, c.given()); }},
         {"unproject mlp", [&] { return back(c, c.known()); }},
+        {"whole convolution", [&] { return whole(c, c.known()); }},
         {"clip_units",
          [&] {
              std::vector<T> weight(size_t(1) << 20, T(1)), gradient(weight.size(), T(2));

@@ -313,6 +313,14 @@ class TestTravel:
         counting.dump(planned())
         assert counting.tensors == len(counting.storages) == 4
 
+    @needs_native
+    def test_the_buffers_of_the_one_call_are_not_copied(self):
+        levels = planned()
+        again = pickle.loads(pickle.dumps(levels))
+        assert [len(buffer) for buffer in again._buffers[:2]] == [len(buffer) for buffer in levels._buffers]
+        places = [t.untyped_storage().data_ptr() for t in (again.within(0).indices, again.clouds[0].points)]
+        assert places == [buffer.data_ptr() for buffer in again._buffers[:2]]
+
     @pytest.mark.parametrize("make", [Hierarchy, one_by_one])
     def test_copies_have_all_that_was_made(self, make, monkeypatch):
         levels = planned(make=make)

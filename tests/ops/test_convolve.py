@@ -57,13 +57,18 @@ def dense_convolve(features, weight, edges, bias=None):
     return out if bias is None else out + bias
 
 
-@pytest.fixture(params=[(512, 1 << 15), (2, 1 << 15), (3, 6), (1, 1)], ids=["one", "rows", "slots", "single"])
+@pytest.fixture(
+    params=[(512, 1 << 15, 1 << 20), (512, 1 << 15, -1), (2, 1 << 15, -1), (3, 6, -1), (1, 1, -1)],
+    ids=["whole", "one", "rows", "slots", "single"],
+)
 def chunks(request, monkeypatch):
-    """Chunks large and small; the last two halve them for the sake of long rows."""
-    monkeypatch.setattr(reference, "ROWS", request.param[0])
-    monkeypatch.setattr(reference, "SLOTS", request.param[1])
-    monkeypatch.setattr(native_convolve, "ROWS", request.param[0])
+    """One native call, or chunks large and small; the last two halve them for the sake of long rows."""
+    rows, slots, weight = request.param
+    monkeypatch.setattr(reference, "ROWS", rows)
+    monkeypatch.setattr(reference, "SLOTS", slots)
+    monkeypatch.setattr(native_convolve, "ROWS", rows)
     monkeypatch.setattr(native_convolve, "NUMBERS", 1)
+    monkeypatch.setattr(native_convolve, "WEIGHT", weight)
 
 
 @pytest.mark.parametrize("unit_response", [False, True])
@@ -262,6 +267,48 @@ def test_the_same_bits_every_time(kernels):
         return out, *torch.autograd.grad(out.sum(), inputs)
 
     assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
+
+
+def every_gradient(inputs, on, *rest):
+    out = ops.convolve(*inputs[:2], on(inputs[2], True, *rest), inputs[1][0, 0])
+    return out, *torch.autograd.grad(out.sin().sum(), inputs)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("c", "o"), [(1, 32), (5, 1), (27, 19), (32, 64), (64, 48)])
+def test_small_weights_are_multiplied_by_native_kernels(c, o, ordered, dtype, monkeypatch):
+    """Several blocks of rows and tiles of columns, whole or not; other weights go to torch."""
+    monkeypatch.setattr(native_convolve, "CACHE", -1 if ordered else 1 << 24)
+    rows = 700
+    *inputs, on = problem([9, 0, 4] * rows, support=50, k=13, c=c, o=o, dtype=dtype)
+    order = torch.randperm(3 * rows)
+    help = (lambda: ops.transpose(on(0).row_offsets, on(0).indices, 50), lambda: (order, torch.arange(50)))
+    called, chunks = [], native_convolve._chunks
+    monkeypatch.setattr(native_convolve, "_chunks", lambda *a: called.append(a) or chunks(*a))
+    by_kernels = every_gradient(inputs, on, *help)
+    assert len(called) == 0
+    monkeypatch.setattr(native_convolve, "WEIGHT", -1)
+    by_torch = every_gradient(inputs, on, *help)
+    assert len(called) == 2
+    tolerance = {torch.float32: 3e-5, torch.float64: 1e-13}[dtype]
+    for a, b in zip(by_kernels, by_torch, strict=True):
+        assert bool((a - b).abs().max() <= tolerance * b.abs().max())
+
+
+@needs_native
+@pytest.mark.parametrize(("c", "o"), [(1, 32), (27, 19), (64, 64)])
+def test_the_same_bits_on_any_number_of_threads(c, o):
+    *inputs, on = problem([9] * 2000, support=500, k=16, c=c, o=o, dtype=torch.float32)
+    before, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(every_gradient(inputs, on))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 
 
 class Largest(TorchDispatchMode):

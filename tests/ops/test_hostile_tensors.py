@@ -142,6 +142,47 @@ def test_rows_of_a_chunk_lie_inside():
             plan().project(first, count, phi, None)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weight": torch.rand(15, 3)},
+        {"weight": torch.rand(17, 3)},
+        {"weight": torch.rand(16, 4)},
+        {"bias": torch.rand(2)},
+        {"out": torch.rand(1, 3)},
+        {"out": torch.rand(3, 3)},
+        {"norm": torch.rand(1)},
+        {"grad_features": torch.rand(1, 1)},
+        {"grad_weight": torch.rand(16, 2)},
+        {"grad_operand": torch.rand(2, 2)},
+        {"grad_scale": torch.rand(1)},
+        {"grad_parameters": torch.rand(1)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_whole_convolution_looks_at_every_size(changes):
+    """Two queries, two support points, 16 functions, one channel, three outputs."""
+    given = {
+        "weight": torch.rand(16, 3),
+        "bias": torch.rand(3),
+        "out": torch.rand(2, 3),
+        "norm": torch.rand(2),
+        "grad_features": torch.zeros(2, 1),
+        "grad_weight": torch.rand(16, 3),
+        "grad_operand": torch.rand(2, 3),
+        "grad_scale": torch.rand(2),
+        "grad_parameters": torch.zeros(0),
+    }
+
+    def run(weight, bias, out, norm, *grads):
+        plan().convolve(weight, bias, out, norm)
+        plan().convolve_backward(weight, out, norm, *grads)
+
+    run(*given.values())
+    with pytest.raises(ValueError, match=r"must be|number of parameters"):
+        run(*(given | changes).values())
+
+
 def convolution(**changes):
     """The arguments of the flat convolution, 2 queries, 3 support points, with some changed."""
     given = {

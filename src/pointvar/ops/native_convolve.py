@@ -1,5 +1,7 @@
 """The convolution on the CPU: native projections, a chunk of rows at a time, and ``torch.mm``.
 
+Where the weight is small, one native call projects and multiplies: ``torch.mm`` would take longer to start.
+
 Backward has two ways. Forth: project again, then send the gradient of the projection back along the
 edges; the only way where what is evaluated on them needs gradients. Back: otherwise, the gradients of
 features and weight follow from one projection of the output's gradient onto the support points.
@@ -24,6 +26,7 @@ DIVIDES = True
 ROWS = 512  # rows of a chunk, at least: with fewer, the matrix products are slower
 NUMBERS = 1 << 18  # in the projection of a chunk, where rows are short
 CACHE = 1 << 24  # bytes of features that a processor keeps at hand, in whatever order they are read
+WEIGHT = 1 << 20  # bytes of a weight that a core keeps at hand
 COPY = 30  # operations of a matrix product in the time that it takes to copy a number
 POOLED = 1 << 14  # numbers from which on memory that was used before is faster than torch's
 
@@ -44,6 +47,9 @@ def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges
     out = _empty((rows, outputs), weight.dtype)
     norm = _empty((rows if edges.unit_response else 0,), plan.dtype)
     matrix = weight.detach().flatten(0, 1)
+    if _fits(plan, weight):
+        plan.convolve(matrix, bias, out, norm)
+        return out, norm
     for first, count, phi in _chunks(rows, size * channels, plan.dtype):
         plan.project(first, count, phi, norm)
         _mm_rows(phi.to(weight.dtype), matrix, out, plan.row_order, first, bias)
@@ -101,30 +107,32 @@ def _forth(
     dtype, rows, width = plan.dtype, grad_out.shape[0], size * channels
     matrix = weight.detach().flatten(0, 1)
     grad_features = _empty(plan.features.shape, dtype).zero_() if wanted[0] else None
-    grad_weight = _empty((width, outputs), weight.dtype) if wanted[1] else None
+    grad_weight = _empty(weight.shape, weight.dtype) if wanted[1] else None
     if grad_weight is not None and not rows:
         grad_weight.zero_()
     grad_operand = _empty(plan.operand.shape, dtype) if wanted[2] else None
     grad_scale = _empty(plan.operand.shape[:1], dtype) if wanted[3] else None
     sums = torch.zeros(plan.kernels.parameters, dtype=dtype) if wanted[4] else None
+    grads = [grad_features, grad_weight, grad_operand, grad_scale, sums]
+    if _fits(plan, weight):
+        plan.convolve_backward(matrix, grad_out, norm, *grads)
+        return grads
     for first, count, phi in _chunks(rows, width, dtype):
         grad = _rows(grad_out, plan.row_order, first, count)
         if grad_weight is not None:
             plan.project(first, count, phi, norm)
-            low = phi.to(weight.dtype).t()
+            to, low = grad_weight.view(width, outputs), phi.to(weight.dtype).t()
             if first:
-                grad_weight.addmm_(low, grad)
+                to.addmm_(low, grad)
             else:
-                torch.mm(low, grad, out=grad_weight)
+                torch.mm(low, grad, out=to)
         if wanted[0] or any(wanted[2:]):
             if weight.dtype == dtype:
                 torch.mm(grad, matrix.t(), out=phi)
             else:
                 phi.copy_(grad @ matrix.t())
             plan.unproject(first, count, phi, norm, grad_features, grad_operand, grad_scale, sums)
-    if grad_weight is not None:
-        grad_weight = grad_weight.view_as(weight)
-    return [grad_features, grad_weight, grad_operand, grad_scale, sums]
+    return grads
 
 
 def project(features: Tensor, edges: Edges) -> Tensor:
@@ -176,8 +184,23 @@ class _Plan:
     def unproject(self, first: int, count: int, phi: Tensor, norm: Tensor, *grads: Tensor | None) -> None:
         self.kernels.unproject(first, count, capsule(phi), self._norm(norm), *map(capsule, grads))
 
+    def convolve(self, weight: Tensor, bias: Tensor | None, out: Tensor, norm: Tensor) -> None:
+        bias = None if bias is None else bias.detach().contiguous()
+        self.kernels.convolve(capsule(weight.contiguous()), capsule(bias), capsule(out), self._norm(norm))
+
+    def convolve_backward(
+        self, weight: Tensor, grad_out: Tensor, norm: Tensor, *grads: Tensor | None
+    ) -> None:
+        weight, norm = capsule(weight.contiguous()), self._norm(norm)
+        self.kernels.convolve_backward(weight, capsule(grad_out), norm, *map(capsule, grads))
+
     def _norm(self, norm: Tensor | None) -> Any:
         return None if norm is None or not self.edges.unit_response else capsule(norm)
+
+
+def _fits(plan: _Plan, weight: Tensor) -> bool:
+    """Whether the weight stays in the cache, so that the native kernels multiply by it as well."""
+    return weight.dtype == plan.dtype and weight.nbytes <= WEIGHT
 
 
 def _chunks(rows: int, width: int, dtype: torch.dtype) -> Iterator[tuple[int, int, Tensor]]:
