@@ -94,8 +94,8 @@ std::vector<char> back(const Case<T>& c, const Basis<T>& basis) {
 
 template <class T>
 std::vector<char> whole(const Case<T>& c, const Basis<T>& basis) {
-    const int64_t rows = c.offsets.back();
-    std::vector<T> out(size_t(rows * c.O)), norm(size_t(rows)), features(c.features.size(), T(0)), weight(c.weight.size());
+    const int64_t rows = c.offsets.back(), outputs = rows * c.O;
+    std::vector<T> out(outputs), norm(rows), features(c.features.size(), T(0)), weight(c.weight.size());
     convolve(basis, c.edges(), rows, c.features.data(), c.C, c.weight.data(), c.grad.data(), c.O, out.data(), norm.data());
     convolve_backward(basis, c.edges(), rows, c.features.data(), c.C, c.weight.data(), c.grad_out.data(), c.O, norm.data(),
                       weight.data(), Gradients<T>{features.data(), nullptr, nullptr, nullptr, norm.data()});
@@ -128,7 +128,7 @@ int run(const char* type) {
         {"spatial_order", [&] { return bytes(spatial_order(c.batch())); }},
         {"geometry",
          [&] {
-             const Geometry<float> all = geometry(c.batch(), c.batch(), {{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}});
+             const auto all = geometry(c.batch(), c.batch(), {{{0.1, 1}, {0.2, 2}}, {{1, 0.1}}, {{1, 2, 0.3, 4, 3, 0, true}}});
              std::vector<char> both = bytes(all.integers);
              const auto rest = bytes(all.numbers);
              both.insert(both.end(), rest.begin(), rest.end());
