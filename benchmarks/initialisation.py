@@ -27,6 +27,7 @@ COLUMNS = {
     "clouds": "clouds",
     "forward": "forward pass (ms)",
     "init": "initialisation (ms)",
+    "draw": "of which random numbers (ms)",
     "passes": "in forward passes",
     "target": "at most",
     "met": "met",
@@ -47,7 +48,14 @@ def measure(method: str, clouds: int, repeats: int, budget: float) -> dict[str, 
     def initialise() -> Any:
         return pv.variance_init(model, inputs)
 
-    times = harness.interleaved({"forward": forward, "init": initialise}, repeats, budget)
+    weights = [torch.empty_like(block.convolution.weight) for block in model.blocks]
+
+    def draw() -> Any:
+        for weight in weights:
+            weight.normal_()
+
+    tasks = {"forward": forward, "draw": draw, "init": initialise}
+    times = harness.interleaved(tasks, repeats, budget)
     ratio = times["init"] / times["forward"]
     return {
         "method": method,

@@ -94,8 +94,8 @@ std::vector<char> back(const Case<T>& c, const Basis<T>& basis) {
 
 template <class T>
 std::vector<char> whole(const Case<T>& c, const Basis<T>& basis) {
-    const int64_t rows = c.offsets.back();
-    std::vector<T> out(size_t(rows * c.O)), norm(size_t(rows)), features(c.features.size(), T(0)), weight(c.weight.size());
+    const int64_t rows = c.offsets.back(), outputs = rows * c.O;
+    std::vector<T> out(outputs), norm(rows), features(c.features.size(), T(0)), weight(c.weight.size());
     convolve(basis, c.edges(), rows, c.features.data(), c.C, c.weight.data(), c.grad.data(), c.O, out.data(), norm.data());
     convolve_backward(basis, c.edges(), rows, c.features.data(), c.C, c.weight.data(), c.grad_out.data(), c.O, norm.data(),
                       weight.data(), Gradients<T>{features.data(), nullptr, nullptr, nullptr, norm.data()});
