@@ -46,6 +46,14 @@ class Basis {
         }
     }
 
+    // What edges have is then v M in place of v; M is [K, K].
+    void mix_with(const T* mixing) {
+        mixing_.assign(size_t(size * padded()), T(0));
+        for (int64_t i = 0; i < size; ++i) std::copy(mixing + i * size, mixing + (i + 1) * size, mixing_.data() + i * padded());
+    }
+    bool mixed() const { return !mixing_.empty(); }
+    const T* mixing(int64_t i) const { return mixing_.data() + i * padded(); }
+
     bool one_hot() const { return kind == Kind::nearest || kind == Kind::spherical; }
     bool given() const { return kind == Kind::values; }
     int64_t padded() const { return (size + kLanes<T> - 1) / kLanes<T> * kLanes<T>; }
@@ -272,7 +280,7 @@ class Basis {
     const T* edges_;
     const T* scale_;
     std::vector<double> constants_;
-    std::vector<T> rows_[4];
+    std::vector<T> rows_[4], mixing_;
 };
 
 }  // namespace pointvar

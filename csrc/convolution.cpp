@@ -55,7 +55,8 @@ template <class T>
 class Plan {
    public:
     Plan(Integers row_offsets, Integers indices, Order order, Matrix<T> features, std::string kind, int64_t size,
-         Matrix<T> edges, std::optional<Values<T>> scale, std::optional<Values<T>> parameters, std::vector<double> constants)
+         Matrix<T> edges, std::optional<Values<T>> scale, std::optional<Values<T>> parameters, std::vector<double> constants,
+         std::optional<Matrix<T>> mixing)
         : row_offsets_(row_offsets), indices_(indices), order_(order), features_(features), edges_(edges), scale_(scale),
           parameters_(parameters), support_(int64_t(features.shape(0))), channels_(int64_t(features.shape(1))),
           count_(int64_t(indices.shape(0))), rows_(int64_t(row_offsets.shape(0)) - 1),
@@ -63,6 +64,9 @@ class Plan {
         check_offsets(row_offsets_, count_);
         require(within(indices_, support_), "indices must name support points");
         check_order(order_, rows_);
+        if (!mixing) return;
+        require(int64_t(mixing->shape(0)) == size && int64_t(mixing->shape(1)) == size, "mixing must be [K, K]");
+        basis_.mix_with(mixing->data());
     }
 
     void project(int64_t first, int64_t count, Array<T> phi, Maybe<T> norm) const {
@@ -227,9 +231,9 @@ template <class T>
 void bind(nb::module_& m, const char* name) {
     nb::class_<Plan<T>>(m, name)
         .def(nb::init<Integers, Integers, Order, Matrix<T>, std::string, int64_t, Matrix<T>, std::optional<Values<T>>,
-                      std::optional<Values<T>>, std::vector<double>>(),
+                      std::optional<Values<T>>, std::vector<double>, std::optional<Matrix<T>>>(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg(),
-             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
+             nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg(), nb::arg().noconvert())
         .def("project", &Plan<T>::project, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg().noconvert())
         .def("project_back", &Plan<T>::project_back, nb::arg().noconvert(), nb::arg(), nb::arg(), nb::arg().noconvert(),
              nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg().noconvert())

@@ -109,7 +109,7 @@ inline int64_t sum_blocks(int64_t rows, int64_t columns, int64_t n, const Factor
 // Room of one thread.
 template <class T>
 struct Scratch {
-    std::vector<T> values, turned, grad;
+    std::vector<T> values, turned, grad, unmixed;
     std::vector<const T*> features;
     std::vector<T*> targets;
     std::vector<int64_t> edges;
@@ -154,6 +154,18 @@ T divide_by_response(T* v, int64_t n, int64_t P, T* response) {
     return norm;
 }
 
+// v [n, P] M in place of v, where the basis is mixed; M is symmetric, so that this is the way of gradients, too.
+template <class T>
+void mix(const Basis<T>& basis, T* v, int64_t n, Scratch<T>& scratch) {
+    if (!basis.mixed()) return;
+    const int64_t P = basis.padded();
+    scratch.unmixed.assign(v, v + n * P);
+    const T* from = scratch.unmixed.data();
+    sum_blocks<T>(
+        n, P, basis.size, [from, P](int64_t k, int64_t e) { return from[e * P + k]; },
+        [&basis](int64_t k) { return basis.mixing(k); }, [v, P](int64_t e) { return v + e * P; });
+}
+
 // phi: [K, C] of one row where each edge has one function that is not 0.
 template <class T>
 void project_bins(const Basis<T>& basis, const Edges& list, int64_t row, const T* features, int64_t channels, T* phi,
@@ -180,12 +192,12 @@ void project_bins(const Basis<T>& basis, const Edges& list, int64_t row, const T
 template <class T>
 void project_row(const Basis<T>& basis, const Edges& list, int64_t row, const T* features, int64_t channels, T* phi,
                  T* norm, Scratch<T>& scratch) {
-    if (basis.one_hot()) return project_bins(basis, list, row, features, channels, phi, norm, scratch);
+    if (basis.one_hot() && !basis.mixed()) return project_bins(basis, list, row, features, channels, phi, norm, scratch);
     const int64_t first = list.row_offsets[row], n = list.row_offsets[row + 1] - first, K = basis.size, P = basis.padded();
     scratch.features.resize(size_t(n));
     for (int64_t e = 0; e < n; ++e) scratch.features[size_t(e)] = features + list.indices[first + e] * channels;
     const T* v;
-    if (basis.given() && !list.edges && !norm && K == P) {
+    if (basis.given() && !list.edges && !norm && !basis.mixed() && K == P) {
         v = basis.given(first);
     } else {
         scratch.values.resize(size_t(n * P));
@@ -196,6 +208,7 @@ void project_row(const Basis<T>& basis, const Edges& list, int64_t row, const T*
         scratch.turned.resize(size_t(P));
         *norm = divide_by_response(scratch.values.data(), n, P, scratch.turned.data());
     }
+    mix(basis, scratch.values.data(), n, scratch);
     const T* const* rows = scratch.features.data();
     const auto from = [rows](int64_t e) { return rows[e]; };
     const auto value = [v, P](int64_t e, int64_t i) { return v[e * P + i]; };
@@ -301,6 +314,7 @@ void unproject_features(const Basis<T>& basis, const Edges& list, int64_t first,
             T* v = scratch.values.data();
             basis.evaluate(n, [edges](int64_t e) { return edges[e]; }, v);
             if (norm) divide(v, n * P, norm[row]);
+            mix(basis, v, n, scratch);
             const int64_t c = sum_blocks<T, true>(
                 n, channels, K, [v, P](int64_t k, int64_t e) { return v[e * P + k]; },
                 [g, channels](int64_t k) { return g + k * channels; }, [targets](int64_t e) { return targets[e]; });
@@ -366,6 +380,7 @@ void unproject_edges(const Basis<T>& basis, const Edges& list, int64_t first, in
             sum_blocks<T>(
                 n, P, channels, [rows](int64_t c, int64_t e) { return rows[e][c]; },
                 [turned, P](int64_t c) { return turned + c * P; }, [gv, P](int64_t e) { return gv + e * P; });
+            mix(basis, gv, n, scratch);
             if (grads.norm) through_response(basis, e0, n, grads.norm[row], gv, scratch);
             if (basis.given()) {
                 for (int64_t e = 0; e < n; ++e) std::copy(gv + e * P, gv + e * P + K, grads.edges + (e0 + e) * K);

@@ -148,17 +148,10 @@ class PointConvolution(nn.Module):
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
         if self.precondition and hood.num_edges < self.in_channels * self.out_channels:
-            return ops.convolve(features, self.coordinates, self._mixed(hood), self.bias)
+            # phi M V = phi W: of few points, it takes less time to mix the functions than to mix the weights.
+            edges = self._edges(hood)._replace(mixing=self.preconditioner.detach())
+            return ops.convolve(features, self.coordinates, edges, self.bias)
         return ops.convolve(features, self.weight, self._edges(hood), self.bias)
-
-    def _mixed(self, hood: Neighborhood) -> ops.Edges:
-        """The edges that do with V what the others do with W, the response included: phi M V = phi W.
-
-        In few points, mixing the functions takes less time than mixing the weights.
-        """
-        edges = self._edges(hood).evaluated()
-        with torch.autocast(hood.indices.device.type, enabled=False):
-            return edges._replace(functions=ops.Values(edges.values @ self.preconditioner.detach()))
 
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
@@ -191,7 +184,9 @@ class PointConvolution(nn.Module):
         known = self.basis.native(offsets, radius)
         functions = ops.Values(values()) if known is None else ops.Known(known, self.basis.size, q, values)
         return ops.Edges(
-            *(hood.row_offsets, hood.indices, functions, self.unit_response, hood.transposed, hood.orders)
+            *(hood.row_offsets, hood.indices, functions, self.unit_response),
+            transposed=hood.transposed,
+            orders=hood.orders,
         )
 
     def _check(self, features: Tensor, hood: Neighborhood) -> None:

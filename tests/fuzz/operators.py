@@ -160,7 +160,8 @@ class Call:
         if self.random.random() < 0.4:
             orders = [self.torch.randperm(n, generator=self.generator) for n in (self.queries, self.support)]
         unit = self.random.random() < 0.5
-        flat = [*rows, operand, scale, parameters, *columns, *orders, basis, size, constants, unit]
+        mixing = self.rand(size, size) if self.random.random() < 0.3 else None
+        flat = [*rows, operand, scale, parameters, *columns, *orders, mixing, basis, size, constants, unit]
         features = self.rand(self.support, channels)
         if which == 2:
             return [features, *flat]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pointvar import ops
@@ -31,7 +32,7 @@ def problem(counts=(3, 0, 5, 1, 2), support=6, k=4, c=3, o=2, dtype=torch.float6
     indices = torch.randint(support, (sum(counts),), generator=generator)
 
     def edges(values, unit_response=False, *rest):
-        return Edges(row_offsets, indices, Values(values), unit_response, *rest)
+        return Edges(row_offsets, indices, Values(values), unit_response, None, *rest)
 
     return randn(support, c), randn(k, c, o), randn(sum(counts), k), edges
 
@@ -53,6 +54,8 @@ def dense_convolve(features, weight, edges, bias=None):
     phi = dense(features, edges)
     if edges.unit_response:
         phi = unit(phi, features, edges)
+    if edges.mixing is not None:
+        phi = torch.einsum("mic,ij->mjc", phi, edges.mixing)
     out = phi.flatten(1) @ weight.flatten(0, 1)
     return out if bias is None else out + bias
 
@@ -88,20 +91,33 @@ def test_sums(counts, channels, unit_response, kernels, chunks):
     torch.testing.assert_close(moment, phi.detach().square().sum() / max(len(counts), 1))
 
 
+MIXING = torch.tensor(
+    [[2.0, 0.5, 0.0, -1.0], [0.5, 1.0, 0.3, 0.0], [0.0, 0.3, -0.7, 0.2], [-1.0, 0.0, 0.2, 1.5]],
+    dtype=torch.float64,
+)
+
+
+@pytest.mark.parametrize("mixing", [None, MIXING], ids=["plain", "mixed"])
 @pytest.mark.parametrize("unit_response", [False, True])
-def test_gradients(unit_response, kernels, chunks):
+def test_gradients(unit_response, mixing, kernels, chunks):
     *inputs, on = problem()
     bias = torch.rand(2, dtype=torch.float64).requires_grad_()
-    run = lambda f, w, v, b: ops.convolve(f, w, on(v, unit_response), b)  # noqa: E731
-    assert torch.autograd.gradcheck(run, (*inputs, bias))
-    assert torch.autograd.gradcheck(lambda f, v: ops.project(f, on(v, unit_response)), inputs[::2])
+
+    def edges(values):
+        return on(values, unit_response)._replace(mixing=mixing)
+
+    by_operator = ops.convolve(*inputs[:2], edges(inputs[2]), bias)
+    torch.testing.assert_close(by_operator, dense_convolve(*inputs[:2], edges(inputs[2]), bias))
+    assert torch.autograd.gradcheck(lambda f, w, v, b: ops.convolve(f, w, edges(v), b), (*inputs, bias))
+    assert torch.autograd.gradcheck(lambda f, v: ops.project(f, edges(v)), inputs[::2])
 
 
 @pytest.mark.parametrize("wanted", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)])
 @pytest.mark.parametrize(("c", "o"), [(1, 9), (9, 2), (8, 8)])  # either way back has fewer operations
 @pytest.mark.parametrize("help", ["none", "columns", "orders"])
 @pytest.mark.parametrize("unit_response", [False, True])
-def test_only_wanted_gradients(wanted, c, o, help, unit_response, kernels, chunks, monkeypatch):
+@pytest.mark.parametrize("mixing", [None, MIXING], ids=["plain", "mixed"])
+def test_only_wanted_gradients(wanted, c, o, help, unit_response, mixing, kernels, chunks, monkeypatch):
     """Against torch's own derivative of the large sum, whatever the backend is told of the edges."""
     monkeypatch.setattr(native_convolve, "CACHE", -1)  # so that it asks for the orders
     monkeypatch.setattr(native_convolve, "COPY", 0)  # so that operations alone decide on the way back
@@ -109,7 +125,7 @@ def test_only_wanted_gradients(wanted, c, o, help, unit_response, kernels, chunk
     for t, w in zip(inputs, wanted, strict=True):
         t.requires_grad_(bool(w))
     features, weight, values = inputs
-    edges = on(values, unit_response)
+    edges = on(values, unit_response)._replace(mixing=mixing)
     asked = []
 
     def transposed():
@@ -121,7 +137,7 @@ def test_only_wanted_gradients(wanted, c, o, help, unit_response, kernels, chunk
         return torch.tensor([3, 1, 4, 0, 2]), torch.tensor([5, 0, 2, 4, 1, 3])
 
     told = {"none": (), "columns": (transposed,), "orders": (transposed, orders)}[help]
-    by_operator = ops.convolve(features, weight, on(values, unit_response, *told))
+    by_operator = ops.convolve(features, weight, on(values, unit_response, *told)._replace(mixing=mixing))
     by_hand = dense_convolve(features, weight, edges)
     torch.testing.assert_close(by_operator, by_hand)
     leaves = [t for t in inputs if t.requires_grad]
@@ -166,7 +182,7 @@ def test_opcheck(dtype):
 def known(name, otherwise=None):
     """Offsets in the plane, four hats."""
     offsets, points = torch.rand(11, 2).double().requires_grad_(), torch.rand(4, 2).double()
-    basis = Native(name, offsets, points.flatten(), (0.9,))
+    basis = Native(name, offsets, points.flatten(), () if name == "nearest" else (0.9,))
     return Known(basis, 4, torch.rand(11).double().requires_grad_(), otherwise)
 
 
@@ -178,23 +194,27 @@ def test_opcheck_of_a_known_basis():
 
 
 @pytest.mark.parametrize("unit_response", [False, True])
-@pytest.mark.parametrize("name", ["linear", "a basis of tomorrow"])
-def test_a_basis_is_evaluated_by_kernels_that_know_it_or_by_its_owner(name, unit_response, kernels):
+@pytest.mark.parametrize("mixing", [None, MIXING], ids=["plain", "mixed"])
+@pytest.mark.parametrize("name", ["linear", "nearest", "a basis of tomorrow"])
+def test_a_basis_is_evaluated_by_kernels_that_know_it_or_by_its_owner(name, mixing, unit_response, kernels):
     """The same sums either way, and no evaluation beside the kernels that can do it."""
     features, weight, _, on = problem()
     evaluations = []
 
     def hats():
         evaluations.append(1)
-        (_, offsets, points, (width,)), _, scale, _ = functions
-        return (1 - torch.cdist(offsets, points.view(4, 2)) / width).relu() * scale[:, None]
+        (_, offsets, points, *_), _, scale, _ = functions
+        distance = torch.cdist(offsets, points.view(4, 2))
+        if name == "nearest":
+            return functional.one_hot(distance.argmin(1), 4) * scale[:, None] + 0 * distance
+        return (1 - distance / 0.9).relu() * scale[:, None]
 
     functions = known(name, hats)
-    edges = on(torch.zeros(0), unit_response)._replace(functions=functions)
-    given = on(hats(), unit_response)
+    edges = on(torch.zeros(0), unit_response)._replace(functions=functions, mixing=mixing)
+    given = on(hats(), unit_response)._replace(mixing=mixing)
     by_hand = dense_convolve(features, weight, given)
     leaves = (features, weight, functions.basis.offsets, functions.scale)
-    native_runs = kernels is native_convolve and name == "linear"
+    native_runs = kernels is native_convolve and name in native_convolve.BASES
     evaluations.clear()
     by_operator = ops.convolve(features, weight, edges)
     assert len(evaluations) == (0 if native_runs else 1)
@@ -220,7 +240,7 @@ def test_a_basis_that_nobody_knows_is_named(kernels):
 
 def test_plain_torch_takes_values_that_are_divided_already():
     features, weight, values, on = problem()
-    with pytest.raises(ValueError, match="divided by their response already"):
+    with pytest.raises(ValueError, match="divided by their response, and mixed, already"):
         reference.convolve(features, weight, None, on(values, True))
 
 

@@ -93,6 +93,7 @@ def plan(**changes):
         "scale": torch.ones(2),
         "parameters": torch.empty(0),
         "constants": [1.0, 5.0, 3.0, 0.0],
+        "mixing": None,
     } | changes
     return native._module.PlanFloat(*given.values())
 
@@ -199,6 +200,7 @@ def convolution(**changes):
         "column_edges": torch.tensor([0, 2, 1]),
         "row_order": torch.tensor([1, 0]),
         "column_order": torch.tensor([2, 0, 1]),
+        "mixing": torch.eye(5),
         "basis": "mlp",
         "size": 5,
         "constants": [0.1],
@@ -217,6 +219,8 @@ def backward(grad_out=None, norm=None, wanted=(True,) * 5, **changes):
 HOSTILE = {
     "weights of other channels": {"weight": torch.rand(5, 3, 6)},
     "weights of other functions": {"weight": torch.rand(4, 4, 6)},
+    "a mixing of other functions": {"mixing": torch.eye(4)},
+    "a mixing of another dtype": {"mixing": torch.eye(5).double()},
     "a bias of other outputs": {"bias": torch.rand(5)},
     "integer features": {"features": torch.ones(3, 4, dtype=torch.int64)},
     "features of another device": {"features": torch.rand(3, 4, device="meta")},

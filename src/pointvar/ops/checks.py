@@ -43,8 +43,11 @@ def check_edges(edges: Edges, features: Tensor) -> None:
     _integers("indices", edges.indices, device)
     if not len(edges.row_offsets):
         raise ValueError("row_offsets must have M + 1 entries, got none")
-    if functions.size < 1:
-        raise ValueError(f"a basis needs at least one function, got {functions.size}")
+    size, mixing = functions.size, edges.mixing
+    if size < 1:
+        raise ValueError(f"a basis needs at least one function, got {size}")
+    if mixing is not None:
+        _shaped("mixing", mixing, (size, size), edges.operands[0].dtype, device)
     if isinstance(functions, Values):
         values = functions.values
         if values.dim() != 2 or values.dtype not in FLOATS:

@@ -2,7 +2,7 @@
 
 What is evaluated is v = q b, an estimator's weight times a basis, one number per edge and basis function. It
 is given as ``Values``, or as a ``Known`` basis that kernels evaluate on the way, so that v is never stored.
-With unit response it is v / s, where s is the norm of the sum of v over a query's neighbours.
+With unit response it is v / s, where s is the norm of the sum of v over a query's neighbours; mixed, v M.
 
 Shapes (M queries, N support points, E edges, K basis functions, D dimensions):
     - row_offsets: ``[M + 1]``; indices: ``[E]``, as in ``Neighborhood``
@@ -57,6 +57,8 @@ class Edges(NamedTuple):
     functions: Values | Known
     unit_response: bool = False
     """Divides v by its response."""
+    mixing: Tensor | None = None
+    """``[K, K]``, symmetric, without gradients: v is multiplied by it in the end."""
     transposed: Callable[[], tuple[Tensor, Tensor, Tensor]] | None = None
     """The edges by support point (``Neighborhood.transposed``), asked for where they are needed."""
     orders: Callable[[], tuple[Tensor, Tensor]] | None = None
@@ -90,20 +92,24 @@ class Edges(NamedTuple):
         """v, where it is given."""
         if not isinstance(self.functions, Values):
             raise ValueError(f"these kernels take a basis as its values, got {self.functions.basis.name!r}")
-        if self.unit_response:
-            raise ValueError("these kernels take values that are divided by their response already")
+        if self.unit_response or self.mixing is not None:
+            raise ValueError(
+                "these kernels take values that are divided by their response, and mixed, already"
+            )
         return self.functions.values
 
     def evaluated(self) -> Edges:
-        """The same edges with v given, divided by its response where that is asked for."""
+        """The same edges with v given, divided by its response and mixed where that is asked for."""
         functions = self.functions
-        if isinstance(functions, Values) and not self.unit_response:
+        if isinstance(functions, Values) and not self.unit_response and self.mixing is None:
             return self
         with torch.autocast(self.indices.device.type, enabled=False):  # geometry is never in low precision
             values = functions.values if isinstance(functions, Values) else _evaluated(functions)
             if self.unit_response:
                 values = _divided(values, self.row_offsets)
-        return self._replace(functions=Values(values), unit_response=False)
+            if self.mixing is not None:
+                values = values @ self.mixing
+        return self._replace(functions=Values(values), unit_response=False, mixing=None)
 
 
 def _evaluated(functions: Known) -> Tensor:

@@ -161,7 +161,9 @@ class _Plan:
     """Edges and features as the C++ kernels take them: packed, in the precision of what is on the edges."""
 
     def __init__(self, features: Tensor, edges: Edges, size: int) -> None:
-        operand, scale, parameters = (None if t is None else t.detach().contiguous() for t in edges.operands)
+        operand, scale, parameters, mixing = (
+            None if t is None else t.detach().contiguous() for t in (*edges.operands, edges.mixing)
+        )
         assert operand is not None
         self.edges, self.operand, self.dtype = edges, operand, operand.dtype
         self.features = features.detach().to(operand.dtype).contiguous()
@@ -171,7 +173,8 @@ class _Plan:
         make = _module.PlanFloat if self.dtype == torch.float32 else _module.PlanDouble
         tensors = edges.row_offsets.contiguous(), edges.indices.contiguous(), self.row_order, self.features
         on_edges = map(capsule, (operand, scale, parameters))
-        self.kernels: Any = make(*map(capsule, tensors), basis.name, size, *on_edges, basis.constants)
+        numbers = basis.constants, capsule(mixing)
+        self.kernels: Any = make(*map(capsule, tensors), basis.name, size, *on_edges, *numbers)
 
     def project(self, first: int, count: int, phi: Tensor, norm: Tensor | None = None) -> None:
         self.kernels.project(first, count, capsule(phi), self._norm(norm))

@@ -57,7 +57,8 @@ def _suited(edges: Edges, kernels: Any) -> Edges:
     """As they are where these kernels can do all of it themselves, and else with the values of the basis."""
     functions = edges.functions
     known = isinstance(functions, Values) or functions.basis.name in kernels.BASES
-    return edges if known and (kernels.DIVIDES or not edges.unit_response) else edges.evaluated()
+    plain = not edges.unit_response and edges.mixing is None
+    return edges if known and (kernels.DIVIDES or plain) else edges.evaluated()
 
 
 def _autocast(weight: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ def _autocast(weight: Tensor) -> Tensor:
 _EDGES = (
     "Tensor row_offsets, Tensor indices, Tensor operand, Tensor? scale, Tensor? parameters, "
     "Tensor? column_offsets, Tensor? column_rows, Tensor? column_edges, Tensor? row_order, "
-    "Tensor? column_order, str? basis, int size, float[] constants, bool unit_response"
+    "Tensor? column_order, Tensor? mixing, str? basis, int size, float[] constants, bool unit_response"
 )
 _PAIR = "Tensor features, Tensor values, Tensor row_offsets, Tensor indices"
 
@@ -84,19 +85,20 @@ def _flat(edges: Edges) -> tuple[Any, ...]:
     visits = (None,) * 2 if edges.orders is None else edges.orders()
     known = edges.functions.basis if isinstance(edges.functions, Known) else None
     numbers = (known and known.name, edges.functions.size, known.constants if known else ())
-    return edges.row_offsets, edges.indices, *edges.operands, *columns, *visits, *numbers, edges.unit_response
+    tensors = edges.row_offsets, edges.indices, *edges.operands, *columns, *visits, edges.mixing
+    return *tensors, *numbers, edges.unit_response
 
 
 def _typed(features: Tensor, *flat: Any) -> Edges:
     """The edges again, checked: a tensor may come from anywhere."""
-    row_offsets, indices, operand, scale, parameters, *columns, row_order, column_order = flat[:10]
-    basis, size, constants, unit_response = flat[10:]
+    row_offsets, indices, operand, scale, parameters, *columns, row_order, column_order, mixing = flat[:11]
+    basis, size, constants, unit_response = flat[11:]
     known = Known(Native(basis, operand, parameters, tuple(constants)), size, scale) if basis else None
     if known is None and (operand.dim() != 2 or operand.shape[1] != size or scale is not None):
         raise ValueError(f"values must be [E, {size}], scale included, got {list(operand.shape)}")
     transposed = None if columns[0] is None else lambda: tuple(columns)
     orders = None if row_order is None else lambda: (row_order, column_order)
-    edges = Edges(row_offsets, indices, known or Values(operand), unit_response, transposed, orders)
+    edges = Edges(row_offsets, indices, known or Values(operand), unit_response, mixing, transposed, orders)
     checks.check_edges(edges, features)
     checks.check_visits(columns, [row_order, column_order], features, edges)
     return edges

@@ -26,7 +26,7 @@ from torch import Tensor
 from pointvar.ops.edges import Edges
 
 BASES: tuple[str, ...] = ()  # those that are known by name
-DIVIDES = False  # by the response
+DIVIDES = False  # by the response, and mixes
 ROWS = 512  # query points of a chunk
 SLOTS = 1 << 15  # their neighbours, with the padding of short rows
 
