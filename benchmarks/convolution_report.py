@@ -81,13 +81,18 @@ def markdown(results: dict[str, Any]) -> str:
     for section in results.values():
         facts |= section["machine"]
         loads.append(section["machine"]["load_before"])
+    # Sections may have been measured on different days, and processors.
+    runs = {
+        f"{section['machine']['instruction_set'] or 'plain'} on {section['machine']['date']}"
+        for section in results.values()
+    }
     peaks = [row["peak"] for row in rows_of(results, "limits")]
     text = [
         f"{facts['cpu']}, {facts['cores']} cores, {facts['threads']} threads, {facts['system']}; "
         f"torch {facts['torch']}, pointvar {facts['pointvar']}, {facts['backend']} backend "
-        f"({facts['instruction_set'] or 'plain'}); "
+        f"({', '.join(sorted(runs))}); "
         + (f"matrix product {median(peaks):.0f} GFLOP/s; " if peaks else "")
-        + f"load before a section at most {max(loads)}; {facts['date']}."
+        + f"load before a section at most {max(loads)}."
     ]
     for name, title in TITLES.items():
         if rows := rows_of(results, name):

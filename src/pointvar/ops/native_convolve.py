@@ -26,7 +26,7 @@ DIVIDES = True
 ROWS = 512  # rows of a chunk, at least: with fewer, the matrix products are slower
 NUMBERS = 1 << 18  # in the projection of a chunk, where rows are short
 CACHE = 1 << 24  # bytes of features that a processor keeps at hand, in whatever order they are read
-WEIGHT = 1 << 20  # bytes of a weight that a core keeps at hand
+WEIGHT = 1 << 20  # bytes of a weight that a core keeps at hand; eight times as many where it is only read
 COPY = 30  # operations of a matrix product in the time that it takes to copy a number
 POOLED = 1 << 14  # numbers from which on memory that was used before is faster than torch's
 
@@ -47,7 +47,7 @@ def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges
     out = _empty((rows, outputs), weight.dtype)
     norm = _empty((rows if edges.unit_response else 0,), plan.dtype)
     matrix = weight.detach().flatten(0, 1)
-    if _fits(plan, weight):
+    if _fits(plan, weight, 8 * WEIGHT):
         plan.convolve(matrix, bias, out, norm)
         return out, norm
     for first, count, phi in _chunks(rows, size * channels, plan.dtype):
@@ -114,7 +114,7 @@ def _forth(
     grad_scale = _empty(plan.operand.shape[:1], dtype) if wanted[3] else None
     sums = torch.zeros(plan.kernels.parameters, dtype=dtype) if wanted[4] else None
     grads = [grad_features, grad_weight, grad_operand, grad_scale, sums]
-    if _fits(plan, weight):
+    if _fits(plan, weight, WEIGHT):
         plan.convolve_backward(matrix, grad_out, norm, *grads)
         return grads
     for first, count, phi in _chunks(rows, width, dtype):
@@ -201,9 +201,9 @@ class _Plan:
         return None if norm is None or not self.edges.unit_response else capsule(norm)
 
 
-def _fits(plan: _Plan, weight: Tensor) -> bool:
+def _fits(plan: _Plan, weight: Tensor, most: int) -> bool:
     """Whether the weight stays in the cache, so that the native kernels multiply by it as well."""
-    return weight.dtype == plan.dtype and weight.nbytes <= WEIGHT
+    return weight.dtype == plan.dtype and weight.nbytes <= most
 
 
 def _chunks(rows: int, width: int, dtype: torch.dtype) -> Iterator[tuple[int, int, Tensor]]:
