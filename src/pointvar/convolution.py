@@ -147,7 +147,7 @@ class PointConvolution(nn.Module):
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        if self.precondition and hood.num_edges < self.in_channels * self.out_channels:
+        if self.precondition and hood.num_edges < 8 * self.in_channels * self.out_channels:
             # phi M V = phi W: of few points, it takes less time to mix the functions than to mix the weights.
             edges = self._edges(hood)._replace(mixing=self.preconditioner.detach())
             return ops.convolve(features, self.coordinates, edges, self.bias)
