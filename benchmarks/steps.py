@@ -101,7 +101,8 @@ def _model(case: str, empty: bool = False) -> Any:
     random = torch.Generator().manual_seed(0)
     inputs = _samples(case)[0][0].features.shape[1]
     if case == "unet":
-        return pv.models.preset("scannet", in_channels=inputs, num_classes=20, generator=random).train()
+        options = {"in_channels": inputs, "num_classes": 20, "generator": random}
+        return pv.models.preset("scannet", **options).train()
     widths = (1, 1, 1, 1) if empty else (32, 64, 128, 128) if case == "small" else (128, 256, 512, 512)
     return pv.models.Classifier(
         inputs,
@@ -110,6 +111,7 @@ def _model(case: str, empty: bool = False) -> Any:
         channels=widths[:3],
         head=widths[3],
         unit_response=case != "pyg",
+        precondition=False,
         generator=random,
     ).train()
 

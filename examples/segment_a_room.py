@@ -15,13 +15,8 @@ def main(steps: int, folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)  # of dropout
     rooms = data.Rooms(2, num_points=6000)
-    model = pv.models.SegmentationUNet(
-        *(rooms.num_features, len(rooms.classes)),
-        channels=(16, 32, 64),
-        radii=(0.1, 0.2, 0.4),
-        unit_response=True,
-        generator=generator,
-    )
+    sizes = {"channels": (16, 32, 64), "radii": (0.1, 0.2, 0.4)}
+    model = pv.models.SegmentationUNet(rooms.num_features, len(rooms.classes), **sizes, generator=generator)
 
     # Spheres of 1.5 m are the input, those of 1 m inside them are predicted; one per batch.
     crops = data.SphereCrops(rooms, inner=1.0, outer=1.5)
@@ -31,7 +26,8 @@ def main(steps: int, folder: Path) -> None:
     def forward(model: nn.Module, batch: data.Batch) -> torch.Tensor:
         return model(batch.features, model.hierarchy(batch.cloud, generator=generator))
 
-    print(pv.variance_init(model, batches, forward=forward, num_batches=2, generator=generator))
+    options = {"center": "auto", "num_batches": 2, "generator": generator}
+    print(pv.variance_init(model, batches, forward=forward, **options))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for step, batch in enumerate(batches, 1):
         loss = nn.functional.cross_entropy(forward(model, batch), batch.labels, ignore_index=-1)

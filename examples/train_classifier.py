@@ -24,15 +24,15 @@ def main(steps: int) -> None:
         generator=generator,
     )
 
-    # The recipe: no norm, unit response, direct weights, adaptive clipping.
-    model = pv.models.Classifier(
-        *(1, len(shapes.classes)), channels=(16, 32, 64), head=64, unit_response=True, generator=generator
-    )
+    # The recipe norm-free: no norm, unit response, preconditioned steps, variance-aware weights, clipping.
+    sizes = {"channels": (16, 32, 64), "head": 64}
+    model = pv.models.Classifier(1, len(shapes.classes), "KPConvN", **sizes, generator=generator)
 
     def forward(model: nn.Module, batch: data.Batch) -> torch.Tensor:
         return model(batch.features, model.hierarchy(batch.cloud, generator))
 
-    print(pv.variance_init(model, loader, forward=forward, num_batches=2, generator=generator))
+    options = {"center": "auto", "num_batches": 2, "generator": generator}
+    print(pv.variance_init(model, loader, forward=forward, **options))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     clip = AdaptiveClipping(model, 0.05)
 

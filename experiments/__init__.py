@@ -18,6 +18,7 @@ FIGURES = {
     "fig-depth": "100 layers: activations and gradients",
     "fig-closed-form": "unit response without data: closed form against direct, and the coherence",
     "fig-unseen": "clouds that were not calibrated on: as published, and with unit response",
+    "fig-collapse": "what is left of the differences between points and between clouds, by depth",
     "fig-architecture": "the classifier and the U-Net, drawn from the networks themselves",
 }
 TABLES = {
@@ -30,10 +31,14 @@ TABLES = {
     "gradient-accumulation": "batch norm on one cloud at a time, gradients of four",
     "pointconv-architecture": "PointConv's own network with batch norm and with direct weights",
     "init-time": "seconds that an initialisation takes",
-    "table-norm-free": "all ten methods without normalisation of features, rates chosen on validation data",
-    "table-epochs": "is a network without normalisation worse, or only slower",
-    "table-depth": "plain networks of 10, 25 and 50 layers: what trains at all",
+    "table-norm-free": "all ten methods by the recipe norm-free, against batch norm, group norm and direct",
+    "table-parts": "the recipe norm-free without each of its parts, and with AdamW",
+    "table-depth": "plain networks of 10 to 100 layers: what trains at all",
     "table-third-party": "networks of PyTorch Geometric as they come, and after variance_init",
+    "table-any-network": "six public networks with BN, GN, DyT, no norm, variance_init and norm_free",
+    "table-long": "classification trained to the end: batch norm, group norm, direct, norm-free",
+    "table-size": "the paper's own network, trained to the end: group norm, direct, norm-free",
+    "table-segment-long": "segmentation trained to the end, one cloud per batch",
     "table-transfer": "weights from tables of every other data set, against direct",
 }
 EXPERIMENTS = FIGURES | TABLES

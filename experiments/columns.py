@@ -10,22 +10,24 @@ PAPER_METHODS = ("PCCNN", "KPConvN", "MCConv", "PointConv", "SPHConv")
 
 STANDARD: Settings = {"init.method": "standard"}
 DIRECT: Settings = {"init.method": "direct"}
-CLOSED: Settings = {"init.method": "closed"}
-AS_IT_COMES: Settings = {"init.method": "none"}
-EVERY_LAYER: Settings = {"init.method": "direct", "init.layers": "all"}
 BATCH_NORM: Settings = {"model.norm": "batch"}
 NO_NORM_IN_HEAD: Settings = {"model.norm": "batch", "model.head_norm": "none"}
 GROUP_NORM: Settings = {"model.norm": "group"}
-UNIT: Settings = {"model.unit_response": True}
-ORTHONORMAL: Settings = {"model.orthonormal": True}
 
-# The recipe without its learning rate: in a table all columns have the same. No norm is what all begin with.
+# In a table all columns have one schedule, and rates chosen in one way. No norm is what all begin with.
+_RECIPE = flat(RECIPES["norm-free"])
+SCHEDULE: Settings = {name: _RECIPE[name] for name in ("optimizer.schedule", "optimizer.warmup")}
+"""The schedule of the recipe norm-free, for all columns of the tables beyond the paper."""
 NORM_FREE: Settings = {
-    name: value
-    for name, value in flat(RECIPES["norm-free"]).items()
-    if name not in ("optimizer.rate", "model.norm")
+    name: value for name, value in _RECIPE.items() if name not in (*SCHEDULE, "optimizer.rate", "model.norm")
 }
-AGC: Settings = {"optimizer.agc": NORM_FREE["optimizer.agc"]}
+PARTS: dict[str, Settings] = {
+    "unit response": {"model.unit_response": False},
+    "centring": {"init.center": 0.0},
+    "preconditioning": {"model.precondition": False},
+    "clipping": {"optimizer.agc": None},
+}
+"""The parts of the recipe -> what takes one out."""
 
 COLUMNS: dict[str, Settings] = {
     "direct": DIRECT,
@@ -37,28 +39,16 @@ COLUMNS: dict[str, Settings] = {
     "BN": {**STANDARD, **BATCH_NORM},
     "BN, not in the head": {**STANDARD, **NO_NORM_IN_HEAD},
     "direct + BN, not in the head": {**DIRECT, **NO_NORM_IN_HEAD},
-    "direct + AGC": {**DIRECT, **AGC},
-    "unit + direct": {**DIRECT, **UNIT},
-    "unit + direct + AGC": {**DIRECT, **UNIT, **AGC},
-    "unit + closed form": {**CLOSED, **UNIT},
-    "unit + closed form + AGC": {**CLOSED, **UNIT, **AGC},
-    "orthonormal + unit + direct + AGC": {**DIRECT, **UNIT, **ORTHONORMAL, **AGC},
-    "orthonormal + unit + closed form + AGC": {**CLOSED, **UNIT, **ORTHONORMAL, **AGC},
-    "orthonormal + GN": {**STANDARD, **GROUP_NORM, **ORTHONORMAL},
-    "norm-free": {**DIRECT, **NORM_FREE},
-    "orthonormal + norm-free": {**DIRECT, **UNIT, **ORTHONORMAL, **NORM_FREE},
-    "as it comes": AS_IT_COMES,
-    "variance_init": EVERY_LAYER,
-    "as it comes + AGC": {**AS_IT_COMES, **AGC},
-    "variance_init + AGC": {**EVERY_LAYER, **AGC},
+    "norm-free": NORM_FREE,
+    **{f"norm-free without {part}": {**NORM_FREE, **without} for part, without in PARTS.items()},
+    "norm-free, AdamW": {**NORM_FREE, "optimizer.name": "adamw"},
+    "as it comes": {"init.method": "none"},
+    "variance_init": {"init.method": "direct", "init.layers": "all"},
 }
 """Name -> settings. "standard" is He's rule, Var[w] = 2 / (K C)."""
 
 REPEATED = ("MCConv", "KPConvN", "SPHConv")
 """The methods that a laptop trains with every seed, at batches of 2; all else once."""
 
-ADDED = ("BN, not in the head", "LSUV", "norm-free")
+ADDED = ("BN, not in the head", "LSUV")
 """Columns that go beyond the paper's in every table of a classifier; a U-Net has no head."""
-ORTHONORMAL_NORM_FREE = "orthonormal + norm-free"
-"""One more, where the question is whether orthonormal bases make up for batch norm."""
-ADDED_UNET = ("LSUV", "norm-free")

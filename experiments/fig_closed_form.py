@@ -1,5 +1,4 @@
-"""Unit response without data: weights in closed form against direct ones, and the coherence of neighbours,
-for bases as published and orthonormal.
+"""Unit response without data: weights in closed form against direct ones, and the coherence of neighbours.
 
 The coherence of a layer is Z / (C m) under direct weights: 1 if neighbours had the same features.
 """
@@ -17,25 +16,23 @@ COLORS = {name: figures.PALETTE[name] for name in ("direct", "closed form")}
 
 
 def run(options: Options) -> None:
-    """Writes two figures per source of clouds: built-in shapes, and ModelNet40 where it is."""
+    """Writes a figure per source of clouds: built-in shapes, and ModelNet40 where it is."""
     sources = [figures.surface_clouds(options, CLOUDS, synthetic) for synthetic in (True, False)]
     for clouds in {clouds.name: clouds for clouds in sources}.values():
-        for orthonormal in (False, True):
-            _follow(options, clouds.name, clouds.packed(0, CLOUDS), orthonormal)
+        _follow(options, clouds.name, clouds.packed(0, CLOUDS))
 
 
-def _follow(options: Options, source: str, batch: figures.Batch, orthonormal: bool) -> None:
-    name = f"fig-closed-form-{source.replace(' ', '-').lower()}{'-orthonormal' * orthonormal}"
+def _follow(options: Options, source: str, batch: figures.Batch) -> None:
+    name = f"fig-closed-form-{source.replace(' ', '-').lower()}"
     moment = float(batch[0].square().mean())
     inner = activation_moment("leaky_relu")
-    kind = {"unit_response": True, "orthonormal": orthonormal}
     curves: figures.Curves = {}
     summary = {}
     for method in figures.announced(name):
         curves[method] = {drawn: [] for drawn in COLORS}
         coherence: list[figures.Curve] = []
         for seed in range(SEEDS):
-            net = figures.plain(method, DEPTH, CHANNELS, batch, seed, **kind)
+            net = figures.plain(method, DEPTH, CHANNELS, batch, seed, unit_response=True)
             report = variance_init(net, batch, generator=figures.drawing(seed))
             z = [entry.second_moment or 0.0 for entry in report.layers]
             first = z[0] / (batch[0].shape[1] * moment)
@@ -52,6 +49,6 @@ def _follow(options: Options, source: str, batch: figures.Batch, orthonormal: bo
             "coherence, largest": float(mean[1:].max()),
             "closed form, last layer": float(last.log().mean().exp()),
         }
-    about = {"clouds": source, "orthonormal": orthonormal, "channels": CHANNELS, "seeds": SEEDS}
+    about = {"clouds": source, "channels": CHANNELS, "seeds": SEEDS}
     numbers = {**about, "summary": summary, "second_moment": curves}
     figures.save(options, name, figures.picture(curves, COLORS, reach=1e3), numbers)

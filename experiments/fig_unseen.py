@@ -1,4 +1,4 @@
-"""Clouds that the weights were not calibrated on: variance by depth, as published and with unit response.
+"""Clouds that the weights were not calibrated on: variance by depth, by weights and with unit response.
 
 Weights are set directly on some clouds; each other cloud goes through the network by itself. Layers are
 homogeneous, so a factor that one layer is off compounds with depth, unless the operator is normalised.
@@ -10,10 +10,8 @@ import torch
 
 from experiments import figures
 from experiments.options import Options
-from pointvar.init import variance_init
 
 DEPTH, CHANNELS, CALIBRATION, UNSEEN = 25, 64, 12, 12
-COLORS = {"as published": figures.PALETTE["direct"], "unit response": figures.PALETTE["unit response"]}
 
 
 def run(options: Options) -> None:
@@ -23,16 +21,15 @@ def run(options: Options) -> None:
     others = [clouds.packed(i, i + 1) for i in range(CALIBRATION, CALIBRATION + UNSEEN)]
 
     def follow(method: str, name: str) -> list[figures.Curve]:
-        net = figures.plain(method, DEPTH, CHANNELS, seen, 0, unit_response=name == "unit response")
-        variance_init(net, seen, generator=figures.drawing(0))
+        net = figures.drawn(name, method, DEPTH, CHANNELS, seen)
         return [figures.activations(net, batch) for batch in others]
 
     methods = figures.announced("fig-unseen")
-    curves = {method: {name: follow(method, name) for name in COLORS} for method in methods}
-    last = {m: {n: _summary([c[-1] for c in by[n]]) for n in COLORS} for m, by in curves.items()}
+    curves = {method: {name: follow(method, name) for name in figures.DRAWN} for method in methods}
+    last = {m: {n: _summary([c[-1] for c in by[n]]) for n in figures.DRAWN} for m, by in curves.items()}
     about = {"clouds": clouds.name, "calibrated_on": CALIBRATION, "unseen": UNSEEN, "channels": CHANNELS}
     numbers = {**about, f"layer_{DEPTH}": last, "second_moment": curves}
-    figure = figures.picture(curves, COLORS, reach=1e14, middle=lambda values: values.median(0).values)
+    figure = figures.picture(curves, figures.DRAWN, reach=1e14, middle=lambda values: values.median(0).values)
     figures.save(options, "fig-unseen", figure, numbers)
 
 

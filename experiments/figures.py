@@ -16,6 +16,7 @@ from experiments.options import Options
 from pointvar import Hierarchy, Neighborhood, PointCloud, methods, variance_report
 from pointvar.atomic import write_atomically
 from pointvar.data import Shapes
+from pointvar.init import standard_init, variance_init
 from pointvar.models import PlainNet
 
 POISSON, REACH, NEIGHBORS = 0.1, 3.0, 16
@@ -27,6 +28,7 @@ PALETTE = {
     "transfer": "tab:orange",
     "closed form": "tab:purple",
     "unit response": "tab:green",
+    "centred": "tab:cyan",
     "images": "tab:pink",
     "Monte Carlo": "tab:blue",
     "Average": "tab:orange",
@@ -38,6 +40,13 @@ PALETTE = {
     "linear": "#fdd0a2",
 }
 """One colour for one thing, in all figures."""
+DRAWN = {
+    "standard": PALETTE["standard"],
+    "direct": PALETTE["direct"],
+    "centred": PALETTE["centred"],
+    "centred, unit response": PALETTE["unit response"],
+}
+"""Weights that ``drawn`` knows, and their colours."""
 METHODS = tuple(methods.METHODS)
 
 Batch = tuple[Tensor, Neighborhood]
@@ -87,8 +96,9 @@ def announced(name: str) -> Iterator[str]:
 
 
 def plain(method: str, depth: int, channels: int, batch: Batch, seed: int, **more: Any) -> PlainNet:
-    """A plain network for the features and the receptive field of a batch."""
+    """A plain network for the features and the receptive field of a batch; as published, if not told else."""
     features, hood = batch
+    published = {"unit_response": False, "precondition": False}
     return PlainNet(
         depth,
         channels,
@@ -96,13 +106,23 @@ def plain(method: str, depth: int, channels: int, batch: Batch, seed: int, **mor
         method=method,
         radius=float(hood.radius.mean()),
         generator=torch.Generator().manual_seed(seed),
-        **more,
+        **published | more,
     )
 
 
 def drawing(seed: int) -> torch.Generator:
     """Of the weights that an initialisation draws; ``plain`` has a stream of its own."""
     return torch.Generator().manual_seed(1000 + seed)
+
+
+def drawn(kind: str, method: str, depth: int, channels: int, batch: Batch) -> PlainNet:
+    """A plain network with weights of a kind, measured on a batch; centred ones with full strength."""
+    net = plain(method, depth, channels, batch, 0, unit_response=kind.endswith("unit response"))
+    if kind == "standard":
+        standard_init(net, generator=drawing(0))
+    else:
+        variance_init(net, batch, generator=drawing(0), center=float(kind.startswith("centred")))
+    return net
 
 
 def activations(net: PlainNet, batch: Batch) -> Curve:

@@ -109,13 +109,16 @@ class Grid:
     """Which number of an outcome is shown; default: the scenario's metric, in per cent."""
     rows: str = "method"
     columns: str = "column"
+    by_column: Mapping[str, Settings] = field(default_factory=lambda: COLUMNS)
+    """What the columns change."""
     claims: Mapping[str, Claim] = field(default_factory=dict)
     """What is said about it -> when that holds."""
     notes: Sequence[str] = ()
     command: str = ""
     """The name of the experiment, where the grid has another."""
     whole: bool = False
-    """It is run as a whole, whatever cells are asked for: others depend on it."""
+    """Others depend on it: of the cells that are asked for only data, batch and column count, and all that
+    have these are run."""
 
     def cells(self) -> list[Cell]:
         """All cells: the first seed of everything, then the next."""
@@ -135,6 +138,10 @@ class Grid:
         """The cells that all of KEY=VALUE leave; several values of a key are alternatives."""
         cells = self.cells()
         wanted: dict[str, set[str]] = {}
+        if self.whole:
+            shared = {"data", "batch", "column"} & cells[0].keys()
+            known = {f"{key}={cell[key]}" for cell in cells for key in shared}
+            only = [text for text in only if text in known]
         for text in only:
             key, separator, value = text.partition("=")
             if not separator or key not in cells[0]:
@@ -159,7 +166,7 @@ class Grid:
             **({"model.method": cell["method"]} if "method" in cell else {}),
             **(scenario.batch(cell["batch"]) if "batch" in cell else {}),
             "init.table": scenario.table,
-            **(COLUMNS[cell["column"]] if "column" in cell else {}),
+            **(self.by_column[cell["column"]] if "column" in cell else {}),
             **self.more(scenario, cell),
             "seed": cell["seed"],
         }
@@ -193,9 +200,9 @@ def weights_generator(seed: int) -> torch.Generator:
 
 
 def run_all(grids: Grids, options: Options) -> None:
-    """Runs the grids of an experiment; each builds on those before, which must be complete."""
+    """Runs the grids of an experiment; each builds on those before, which must be complete to go on."""
     for grid in grids:
-        if not run(grid, options):
+        if not run(grid, options) and not options.report:
             return
 
 
@@ -204,7 +211,7 @@ def run(grid: Grid, options: Options) -> bool:
     from experiments.markdown import write_report
 
     store = Store(options.output / f"{grid.name}.jsonl")
-    wanted = grid.cells() if grid.whole else grid.select(options.only)
+    wanted = grid.select(options.only)
     try:
         if not options.report:
             _run_missing(grid, options, store, wanted)

@@ -9,12 +9,11 @@ from typing import Any
 import pandas as pd
 
 from experiments.claims import published, summarise
-from experiments.columns import COLUMNS
 from experiments.grid import Grid
 from experiments.store import Store
 from pointvar.atomic import write_atomically
 from pointvar.report import gather
-from pointvar.train import Config
+from pointvar.train import Config, OptimizerConfig
 
 MARK = "-"
 """Where there is no number yet."""
@@ -26,7 +25,11 @@ def write_report(grid: Grid, store: Store) -> Records:
     records, changed = grid.done(store)
     path = store.path.with_suffix(".md")
     write_atomically(path, markdown(grid, records, changed))
-    gather([path], grid.title).save(path.with_suffix(".html"))
+    page = gather([path], grid.title)
+    for title, epochs, panels in curves(grid, records):
+        page.section(f"By epoch: {title}")
+        page.panels(panels, epochs, xlabel="epoch")
+    page.save(path.with_suffix(".html"))
     print(f"{store.path.with_suffix('')}.md, .html: {len(records)} of {len(grid.cells())} cells")
     return records
 
@@ -47,9 +50,56 @@ def markdown(grid: Grid, records: Records, changed: int = 0) -> str:
         lines = [[grid.rows, *table.columns], ["---"] + ["---:"] * table.shape[1]]
         lines += [[name, *row] for name, row in zip(table.index, table.to_numpy(), strict=True)]
         parts += [f"## {_plain(title)}"] * bool(title)
-        parts.append("\n".join(f"| {' | '.join(_plain(text) for text in line)} |" for line in lines))
+        parts.append(_rows(lines))
+    parts += _by_epoch(grid, records)
     parts.append("\n".join(f"- {_plain(line)}" for line in caption))
     return "\n\n".join(parts) + "\n"
+
+
+Panels = dict[str, dict[str, list[list[float | None]]]]
+"""By row and column of a table, a curve for each seed."""
+
+
+def curves(grid: Grid, records: Records) -> Iterator[tuple[str, list[int], Panels]]:
+    """What a table shows, after each epoch that was evaluated: title, epochs, and a panel per row."""
+    apart = [name for name in grid.cells()[0] if name not in (grid.rows, grid.columns, "seed")]
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(_title({name: record["cell"][name] for name in apart}), []).append(record)
+    for title, group in groups.items():
+        metric = grid.scenario(group[0]["cell"]).metric
+        histories = [record["result"].get("history") or [] for record in group]
+        found = [{row["epoch"]: row[metric] for row in rows if metric in row} for rows in histories]
+        epochs = sorted(set().union(*found))
+        panels: Panels = {}
+        for cell, values in zip((record["cell"] for record in group), found, strict=True):
+            panel = panels.setdefault(str(cell[grid.rows]), {})
+            panel.setdefault(str(cell[grid.columns]), []).append([values.get(epoch) for epoch in epochs])
+        if len(epochs) > 2:
+            yield title, epochs, panels
+
+
+def _by_epoch(grid: Grid, records: Records) -> Iterator[str]:
+    """Tables of some epochs of trainings that are long enough for it to matter."""
+    long = [record for record in records if grid.scenario(record["cell"]).preset == "long"]
+    for title, epochs, panels in curves(grid, long):
+        chosen = sorted({(len(epochs) - 1) * fifth // 5 for fifth in range(6)})
+        lines = [[grid.rows, grid.columns, *(f"epoch {epochs[place]}" for place in chosen)]]
+        lines.append(["---", "---"] + ["---:"] * len(chosen))
+        for row, panel in panels.items():
+            for column, draws in panel.items():
+                means = pd.DataFrame(draws, dtype=float)[chosen].mean()
+                lines.append([row, column, *(_number(grid, mean) for mean in means)])
+        yield f"## By epoch: {_plain(title)}"
+        yield _rows(lines)
+
+
+def _title(part: Mapping[str, Any]) -> str:
+    return ", ".join(str(value) if name == "data" else f"{name} {value}" for name, value in part.items())
+
+
+def _rows(lines: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(f"| {' | '.join(_plain(text) for text in line)} |" for line in lines)
 
 
 def _plain(text: Any) -> str:
@@ -77,7 +127,7 @@ def _sections(grid: Grid, axes: list[str], numbers: pd.DataFrame) -> Iterator[tu
             means = found.groupby(grid.columns)["mean"].agg(lambda values: sum(values) / len(values))
             table.loc["mean"] = [_number(grid, value) for value in means[places[1]]]
         table.attrs["run"] = bool(found["mean"].notna().any())
-        yield ", ".join(str(v) if k == "data" else f"{k} {v}" for k, v in here.items()), table
+        yield _title(here), table
 
 
 def _text(grid: Grid, row: Mapping[str, Any]) -> str:
@@ -116,15 +166,15 @@ def _legend(grid: Grid) -> Iterator[str]:
     if grid.measure is None:
         yield "†n: n runs diverged, and count as always the most frequent class."
     for name in dict.fromkeys(cell["column"] for cell in grid.cells() if "column" in cell):
-        yield f"{name}: {', '.join(f'{key}={value}' for key, value in COLUMNS[name].items())}."
+        yield f"{name}: {', '.join(f'{key}={value}' for key, value in grid.by_column[name].items())}."
 
 
 def _circumstances(grid: Grid, records: Records, changed: int) -> Iterator[str]:
     for scenario in grid.scenarios:
         cells = [cell for cell in grid.cells() if cell["data"] == scenario.name]
-        preset = "paper" if scenario.resumable else "laptop"  # not as asked: some tables are always small
         config = grid.config(cells[0])
-        yield f"{scenario.text}; preset {preset}: {describe(config)}."
+        own = "network" in cells[0] and "method" not in cells[0]  # those of methods are ours
+        yield f"{scenario.text}; preset {scenario.preset}: {describe(config, own)}."
         lasting = {cell.get("batch"): grid.settings(cell).get("epochs", config.epochs) for cell in cells}
         if len(set(lasting.values())) > 1:
             counts = ", ".join(f"{batch}: {epochs}" for batch, epochs in lasting.items())
@@ -143,22 +193,32 @@ def _circumstances(grid: Grid, records: Records, changed: int) -> Iterator[str]:
     yield f"Made, or gone on with, by: pointvar reproduce {grid.command or grid.name}"
 
 
-def describe(config: Config) -> str:
-    """The recipe that all cells share, in a line."""
+def describe(config: Config, own: bool = False) -> str:
+    """The recipe that all cells share, in a line; without the network, where a table has its own."""
     model, optimizer = config.model, config.optimizer
-    parts = [
+    network = [
         f"network {model.network}",
         f"features {'/'.join(map(str, model.channels or ()))}",
         f"radii {'/'.join(f'{r:g}' for r in model.radii or ())}",
         f"at most {model.max_neighbors} neighbours",
+    ]
+    name = {"sgd": "SGD", "adamw": "AdamW"}[optimizer.name]
+    parts = [
+        *([] if own else network),
         f"{config.epochs} epochs",
-        f"SGD with momentum {optimizer.momentum:g}, rate {optimizer.rate:g} unless a column has its own",
-        f"times {optimizer.gamma:g} after {', '.join(map(str, optimizer.milestones)) or 'no'} epochs",
+        f"{name} with momentum {optimizer.momentum:g}, rate {optimizer.rate:g} unless a column has its own",
+        _schedule(optimizer),
         f"weight decay {optimizer.weight_decay:g}",
         f"initialised on {config.init.batches} batches",
         f"{config.votes} vote{'s' * (config.votes > 1)}",
     ]
     return ", ".join(parts)
+
+
+def _schedule(optimizer: OptimizerConfig) -> str:
+    if optimizer.schedule != "milestones":
+        return f"{optimizer.schedule} schedule, rising for {optimizer.warmup:.0%} of the steps"
+    return f"times {optimizer.gamma:g} after {', '.join(map(str, optimizer.milestones)) or 'no'} epochs"
 
 
 def _machine(records: pd.DataFrame) -> str:

@@ -51,6 +51,29 @@ class PlainClassifier(_OneLevel):
         return self.head(global_mean(functional.leaky_relu(features, 0.2), hood.queries))
 
 
+class DenseClassifier(nn.Module):
+    """A network of dense points ``[B, N, 3]``, as ``fit`` takes networks."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
+        """Only its input counts: the network makes levels itself."""
+        return Hierarchy(cloud, [1.0], generator=generator)
+
+    def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
+        return self.network(dense(levels.input))
+
+
+def dense(cloud: PointCloud) -> Tensor:
+    """The points as ``[B, N, 3]``, where all clouds have as many."""
+    lengths = sorted(set(cloud.lengths.tolist()))
+    if len(lengths) > 1:
+        raise ValueError(f"dense networks need clouds of one size, got {', '.join(map(str, lengths))}")
+    return cloud.points.view(cloud.num_clouds, -1, cloud.dim)
+
+
 class GeometricClassifier(_OneLevel):
     """Layers of PyTorch Geometric one after the other on the coordinates, ReLU, the mean, a linear layer."""
 
@@ -109,5 +132,5 @@ def pointconv_net(config: Config, data: Data, generator: torch.Generator, preset
 
 def _chosen(config: Config) -> dict[str, Any]:
     """What cells vary of a network."""
-    names = ("method", "norm", "unit_response", "orthonormal")
+    names = ("method", "norm", "unit_response", "precondition")
     return {name: getattr(config.model, name) for name in names}

@@ -6,7 +6,6 @@ The paper has clouds of 6,000 and of 16,000 points; here spheres are as large as
 from __future__ import annotations
 
 from experiments.claims import Claim
-from experiments.columns import ADDED_UNET
 from experiments.grid import Cell, Grid, Grids
 from experiments.networks import pointconv_net
 from experiments.options import Options
@@ -47,7 +46,7 @@ def grids(options: Options) -> Grids:
         "pointconv-architecture",
         "PointConv's own network: one large cloud at a time, gradients of eight, or eight small clouds",
         [segmentation(options)],
-        {"batch": (1, 8), "method": ("PointConv",), "column": ("direct", "BN", "standard", *ADDED_UNET)},
+        {"batch": (1, 8), "method": ("PointConv",), "column": ("direct", "BN", "standard", "LSUV")},
         keep=lambda cell: cell["batch"] == 1 or cell["column"] == "BN",
         more=settings,
         model=lambda config, data, cell, generator: pointconv_net(config, data, generator, options.preset),

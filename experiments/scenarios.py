@@ -15,12 +15,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from experiments.columns import SCHEDULE
 from experiments.options import Options
 from experiments.settings import Settings, flat
 from pointvar.data import ModelNet, Sample
 from pointvar.train import RECIPES, Config, Data, load_data
 
 Metric = Literal["accuracy", "mean_iou"]
+Preset = Literal["laptop", "long", "paper"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,13 @@ class Scenario:
     batches: Mapping[int, Settings] = field(default_factory=dict)
     """What goes with a number of clouds per batch, besides that number."""
     load: Callable[[Config], Data] = lambda config: load_data(config.data)
-    resumable: bool = False
-    """Cells take long: each keeps checkpoints, and goes on from them."""
+    preset: Preset = "laptop"
+    """How much it is; some tables are always small, or always long, whatever is asked for."""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether cells take long: each keeps checkpoints, and goes on from them."""
+        return self.preset != "laptop"
 
     def batch(self, size: int) -> Settings:
         """Settings for batches of that many clouds."""
@@ -58,6 +65,10 @@ LAPTOP: Settings = flat(
 )
 EPOCHS = {1: 6, 2: 10, 4: 15, 8: 20, 16: 20}
 """By the number of clouds per batch, so that all cells take about as long and none has too few steps."""
+EPOCHS_THOUSAND = {1: 4, 2: 6, 16: 12}
+"""Of twice as many shapes."""
+EPOCHS_DENSE = {1: 3, 2: 6}
+"""Of networks whose neighbourhoods are part of every step: 1,500 steps of either."""
 EPOCHS_40 = {2: 12, 4: 15, 8: 20, 16: 25}
 LAPTOP_UNET: Settings = flat(
     {
@@ -91,9 +102,22 @@ def modelnet10(options: Options) -> Scenario | None:
     return _modelnet(options, 10, EPOCHS, 500, 250, 512, normals=False)
 
 
+def modelnet10_whole(options: Options) -> Scenario | None:
+    """1,000 shapes of ModelNet10 and all 499 of its test set, 512 points, feature 1."""
+    return _modelnet(options, 10, EPOCHS_THOUSAND, 1000, 499, 512, normals=False)
+
+
 def modelnet40(options: Options) -> Scenario | None:
     """800 + 400 shapes of ModelNet40, 256 points, normals as features."""
     return _modelnet(options, 40, EPOCHS_40, 800, 400, 256, normals=True)
+
+
+def dense_shapes(options: Options) -> Scenario:
+    """500 shapes of 128 points in the unit sphere for networks of any kind; all test shapes of ModelNet10."""
+    scenario = _modelnet(options, 10, EPOCHS_DENSE, 500, 499, 128, normals=False)
+    scenario = scenario or shapes(options, 500, 499, EPOCHS_DENSE, 128)
+    settings = {"data.box": False, "model.channels": None, "model.radii": None}
+    return replace(scenario, settings={**scenario.settings, **settings})
 
 
 def _modelnet(
@@ -108,14 +132,28 @@ def _modelnet(
     path = options.file(f"modelnet{classes}_small.npz")
     if path is None:
         return None
+    batches = {size: lasting(count) for size, count in epochs.items()}
+    return modelnet(path, LAPTOP, batches, classes, train, test, points, normals)
+
+
+def modelnet(
+    path: Path,
+    settings: Settings,
+    batches: Mapping[int, Settings],
+    classes: int,
+    train: int,
+    test: int,
+    points: int,
+    normals: bool = False,
+) -> Scenario:
+    """So many shapes of a file of ModelNet, in random order."""
 
     def load(config: Config) -> Data:
         first, second = (ModelNet(path, split, points, normals) for split in ("train", "test"))
         return Data(_shuffled(first, train), _shuffled(second, test), first.classes, first.num_features)
 
     text = f"ModelNet{classes}, {train:,} training and {test:,} test shapes of {points} points"
-    batches = {size: lasting(count) for size, count in epochs.items()}
-    return Scenario(f"ModelNet{classes}", text, LAPTOP, "synthetic", batches=batches, load=load)
+    return Scenario(f"ModelNet{classes}", text, settings, "synthetic", batches=batches, load=load)
 
 
 def _shuffled(data: Any, size: int) -> list[Sample]:
@@ -125,11 +163,18 @@ def _shuffled(data: Any, size: int) -> list[Sample]:
     return [data[int(i)] for i in np.random.default_rng(0).permutation(len(data))[:size]]
 
 
-def shapes(options: Options) -> Scenario:
+def shapes(
+    options: Options,
+    train: int = 500,
+    test: int = 250,
+    epochs: Mapping[int, int] = EPOCHS,
+    points: int = 512,
+) -> Scenario:
     """The built-in shapes, where there are no real ones."""
-    sizes = {"data.name": "shapes", "data.train_size": 500, "data.test_size": 250, "data.num_points": 512}
-    text = "built-in synthetic shapes of 25 classes, 500 + 250 of 512 points"
-    batches = {size: lasting(count) for size, count in EPOCHS.items()}
+    counts = {"data.train_size": train, "data.test_size": test, "data.num_points": points}
+    sizes = {"data.name": "shapes", **counts}
+    text = f"built-in synthetic shapes of 25 classes, {train} + {test} of {points} points"
+    batches = {size: lasting(count) for size, count in epochs.items()}
     return Scenario("Shapes", text, {**LAPTOP, **sizes}, "modelnet40", batches=batches)
 
 
@@ -145,7 +190,7 @@ RARE = 0.01
 """Classes with a smaller share of the aerial tile's points are not learned: their labels are left out."""
 
 
-def aerial(options: Options) -> Scenario | None:
+def aerial(options: Options, scaled: bool = False) -> Scenario | None:
     """A tile of aerial laser scans: one half by position to train, the other to test; intensity."""
     path = options.file("ahn3_delft.npz")
     if path is None:
@@ -156,10 +201,13 @@ def aerial(options: Options) -> Scenario | None:
         "classes of fewer than 1 % of the points unlabelled"
     )
     settings = {**LAPTOP_UNET, **spheres[1], "model.radii": [1.0, 2.0, 4.0]}
-    return Scenario("AHN3", text, settings, "modelnet40", "mean_iou", spheres, lambda config: _tile(path))
+    return Scenario(
+        "AHN3", text, settings, "modelnet40", "mean_iou", spheres, lambda config: tile(path, scaled)
+    )
 
 
-def _tile(path: Path) -> Data:
+def tile(path: Path, scaled: bool = False) -> Data:
+    """The halves of the tile; the feature besides 1 is the logarithm of the intensity, scaled or as it is."""
     with np.load(path) as arrays:
         points, names = torch.from_numpy(arrays["xyz"]), arrays["classes"].tolist()
         strength = torch.from_numpy(np.log1p(arrays["intensity"].astype(np.float32)) / 5)
@@ -168,10 +216,12 @@ def _tile(path: Path) -> Data:
     kept = [i for i in range(len(names)) if counts[i] >= RARE * len(label)]
     new = torch.full((len(names),), -1)
     new[kept] = torch.arange(len(kept))
-    features = torch.stack([torch.ones(len(points)), strength], 1)
     east = points[:, 0] >= points[:, 0].median()
-    tile = Sample(points, features, new[label], "tile")
-    return Data([tile[~east]], [tile[east]], [names[i] for i in kept], 2, "segmentation")
+    if scaled:  # by the half to train on
+        strength = (strength - strength[~east].mean()) / strength[~east].std()
+    features = torch.stack([torch.ones(len(points)), strength], 1)
+    scene = Sample(points, features, new[label], "tile")
+    return Data([scene[~east]], [scene[east]], [names[i] for i in kept], 2, "segmentation")
 
 
 def rooms(options: Options) -> Scenario:
@@ -201,7 +251,7 @@ def _published(options: Options, name: str, table: str) -> Scenario:
         raise ValueError("the preset 'paper' needs the published data: give their folder by --data")
     where = {"data.path": str(options.data), "data.drop_last": True}
     settings = {**flat(RECIPES[name.lower()]), **where}
-    return Scenario(name, f"{name}, the published recipe", settings, table, resumable=True)
+    return Scenario(name, f"{name}, the published recipe", settings, table, preset="paper")
 
 
 def classification(options: Options) -> Scenario:
@@ -209,6 +259,13 @@ def classification(options: Options) -> Scenario:
     if options.preset == "paper":
         return _published(options, "ScanObjectNN", "modelnet40")
     return modelnet10(options) or shapes(options)
+
+
+def classification_thousand(options: Options) -> Scenario:
+    """As ``classification``, on a laptop with twice as many shapes."""
+    if options.preset == "paper":
+        return classification(options)
+    return modelnet10_whole(options) or shapes(options, 1000, 500, EPOCHS_THOUSAND)
 
 
 def many_classes(options: Options) -> Scenario:
@@ -229,20 +286,29 @@ def everything(options: Options) -> list[Scenario]:
     return [scenario for scenario in found if scenario is not None]
 
 
-def with_validation(scenario: Scenario, share: float = 0.2) -> Scenario:
-    """The training data alone: a part of them to train, the rest to choose by."""
+def steady(scenario: Scenario) -> Scenario:
+    """With the schedule of the recipe norm-free, whatever the column, and one evaluation, at the end."""
+    schedule = {**SCHEDULE, "evaluate_every": 10_000}
+    return replace(scenario, settings={**scenario.settings, **schedule})
+
+
+def with_validation(scenario: Scenario, share: float = 0.2, train: float | None = None) -> Scenario:
+    """The training data alone: a share to choose by, and of the rest, all or another share to train."""
 
     def load(config: Config) -> Data:
         data = scenario.load(config)
         samples = [data.train[i] for i in range(len(data.train))]
         if len(samples) > 1:
             cut = round(len(samples) * (1 - share))
-            train, rest = samples[:cut], samples[cut:]
+            first, rest = samples[:cut], samples[cut:]
+            if train is not None:
+                first = first[: round(len(samples) * train)]
         else:  # one scene: its part that lies farthest along the second axis
             along = samples[0].points[:, 1]
             apart = along > float(np.quantile(along.numpy(), 1 - share))
-            train, rest = [samples[0][~apart]], [samples[0][apart]]
-        return Data(train, rest, data.classes, data.num_features, data.task)
+            first, rest = [samples[0][~apart]], [samples[0][apart]]
+        return Data(first, rest, data.classes, data.num_features, data.task)
 
     text = f"{scenario.text}; here the last {share:.0%} of the training data serve as test data"
+    text += "" if train is None else f", the first {train:.0%} to train"
     return replace(scenario, text=text, load=load)

@@ -37,12 +37,12 @@ def configuration(settings: Settings) -> Config:
     for name, value in settings.items():
         section, _, key = name.rpartition(".")
         (sections.setdefault(section, {}) if section else sections)[key] = value
-    return load_config(sections)
+    return load_config("published", sections)
 
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return flat(asdict(Config()))
+    return flat(asdict(load_config("published")))
 
 
 def fingerprint(settings: Settings) -> str:

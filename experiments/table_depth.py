@@ -1,4 +1,4 @@
-"""Plain networks of 10, 25 and 50 layers, without pooling or skips: which initialisations train at all."""
+"""Plain networks of 10 to 100 layers, without pooling or skips: which initialisations train at all."""
 
 from __future__ import annotations
 
@@ -6,47 +6,39 @@ from experiments.claims import Claim
 from experiments.grid import Grid, Grids
 from experiments.networks import PlainClassifier
 from experiments.options import Options
-from experiments.scenarios import classification, one_level
+from experiments.rates import with_rates
+from experiments.scenarios import classification, one_level, steady
 
-DEPTHS = (10, 25, 50)
-METHODS = ("PCCNN", "KPConvN", "MCConv", "SPHConv")
-COLUMNS = (
-    "standard",
-    "Xavier",
-    "LSUV",
-    "direct",
-    "direct + AGC",
-    "unit + direct + AGC",
-    "unit + closed form + AGC",
-    "GN",
-)
+DEPTHS = (10, 25, 50, 100)
+METHODS = ("MCConv", "KPConvN")
+COLUMNS = ("GN", "direct", "norm-free", "norm-free without centring", "norm-free without unit response")
 CHANNELS, RADIUS, EPOCHS = 32, 0.2, 6
 CLAIMS = {
-    "direct trains where standard does not, for most depths and methods: twice the accuracy": Claim(
-        "direct", "standard", factor=2, most=True
+    "100 layers of norm-free learn as well as 10, less 5 points": Claim(
+        {"column": "norm-free", "depth": 100}, {"column": "norm-free", "depth": 10}, margin=-0.05
     ),
-    "50 layers with unit response learn as well as 10, less 5 points": Claim(
-        {"column": "unit + direct + AGC", "depth": 50},
-        {"column": "unit + direct + AGC", "depth": 10},
-        margin=-0.05,
-    ),
-    "at 50 layers unit response is ahead of direct alone": Claim(
-        "unit + direct + AGC", "direct", {"depth": 50}
-    ),
+    **{
+        f"norm-free is at least as good as {column}, less 2 points": Claim("norm-free", column, margin=-0.02)
+        for column in COLUMNS
+        if column != "norm-free"
+    },
 }
 
 
 def grids(options: Options) -> Grids:
-    yield Grid(
+    grid = Grid(
         "table-depth",
-        "Plain networks of 10, 25 and 50 layers",
-        [classification(options)],
+        f"Plain networks of {DEPTHS[0]} to {DEPTHS[-1]} layers",
+        [steady(classification(options))],
         {"depth": DEPTHS, "batch": (4,), "method": METHODS, "column": COLUMNS},
+        repeat=lambda scenario, cell: True,
         more=lambda scenario, cell: one_level(CHANNELS, RADIUS, EPOCHS),
         model=lambda config, data, cell, generator: PlainClassifier(config, data, cell["depth"], generator),
         claims=CLAIMS,
         notes=[
             f"The network is {CHANNELS} features at every layer, one level of Poisson radius {RADIUS}, the "
-            "mean over each cloud and a linear layer; no dropout."
+            "mean over each cloud and a linear layer; no dropout.",
+            "Rates are chosen at 25 layers.",
         ],
     )
+    yield from with_rates(grid, options, {"depth": (25,)})

@@ -18,11 +18,6 @@ CLAIMS = {
     "at batch 8 direct trains the sum, too: within 2 points of batch norm": Claim(
         "direct", "BN", {"method": "KPConv", "batch": 8}, margin=-0.02
     ),
-    "norm-free trains the sum at batch 2: within 2 points of Monte Carlo with direct weights": Claim(
-        {"method": "KPConv", "batch": 2, "column": "norm-free"},
-        {"method": "KPConvN", "batch": 2, "column": "direct"},
-        margin=-0.02,
-    ),
 }
 
 

@@ -1,88 +1,68 @@
-"""Beyond the paper: all ten methods without any normalisation of features, against group and batch norm.
+"""Beyond the paper: all ten methods by the recipe norm-free, against batch norm, group norm and direct.
 
-First the learning rate of each column is chosen, for each data set, from the same few on a part of the
-training data that is kept apart; then every method is trained with it and tested. Test data choose nothing.
+``table-parts`` takes the recipe apart.
 """
 
 from __future__ import annotations
 
-from experiments.claims import Claim, summarise
-from experiments.grid import Grid, Grids, on_a_laptop
+from collections.abc import Sequence
+
+from experiments.claims import Claim
+from experiments.grid import Cell, Grid, Grids, on_a_laptop
 from experiments.options import Options
-from experiments.scenarios import classification, segmentation, with_validation
-from experiments.store import Store
+from experiments.rates import with_rates
+from experiments.scenarios import Scenario, classification_thousand, segmentation, steady
 from pointvar.methods import METHODS
 
 REPEATED = ("MCConv", "KPConvN", "PCCNN", "SPHConv")
-RATES = (0.003, 0.01, 0.03)
-CHOOSING = ("KPConvN", "MCConv")
-"""The methods whose mean on the validation data chooses a rate, at batches of 2."""
-BATCHES = (1, 2, 16)
-AHEAD, CLOSED = "unit + direct + AGC", "unit + closed form + AGC"
-BETTER = {column: f"orthonormal + {column}" for column in (AHEAD, CLOSED, "GN")}
-"""With bases whose functions do not overlap."""
-COLUMNS = ("direct", "direct + AGC", AHEAD, CLOSED, "GN", "BN", *BETTER.values())
+CHOOSING = {"method": ("KPConvN", "MCConv")}
+"""The methods whose mean chooses a rate."""
+BATCHES = {"accuracy": (2, 16), "mean_iou": (1,)}
+"""Clouds per batch, of a classification and of a segmentation."""
+COLUMNS = ("BN", "GN", "direct", "norm-free")
+ALONE = ("GN", "norm-free")
+"""Columns that are also run on one shape per batch; batch norm cannot be."""
 CLAIMS = {
-    f"{AHEAD} is at least as good as group norm, less 2 points": Claim(AHEAD, "GN", margin=-0.02),
-    f"{AHEAD} is ahead of group norm in most cells": Claim(AHEAD, "GN", most=True),
-    f"{AHEAD} is ahead of direct in most cells": Claim(AHEAD, "direct", most=True),
-    f"at batch 16 {AHEAD} is within 2 points of batch norm": Claim(AHEAD, "BN", {"batch": 16}, margin=-0.02),
-    "no data are needed: the closed form is within 2 points of direct": Claim(CLOSED, AHEAD, margin=-0.02),
     **{
-        f"{better} is ahead of {column} in most cells": Claim(better, column, most=True)
-        for column, better in BETTER.items()
+        f"norm-free is at least as good as {name}, less 2 points": Claim("norm-free", column, margin=-0.02)
+        for column, name in {"GN": "group norm", "BN": "batch norm", "direct": "direct"}.items()
     },
-    "with orthonormal bases, no norm is ahead of group norm in most cells": Claim(
-        BETTER[AHEAD], BETTER["GN"], most=True
+    "at batch 2 norm-free is 20 points ahead of batch norm": Claim(
+        "norm-free", "BN", {"batch": 2}, margin=0.2
     ),
-    "with orthonormal bases, no norm at batch 16 is within 2 points of batch norm": Claim(
-        BETTER[AHEAD], "BN", {"batch": 16}, margin=-0.02
-    ),
+    "norm-free is ahead of group norm in most cells": Claim("norm-free", "GN", most=True),
 }
 
 
 def grids(options: Options) -> Grids:
-    scenarios = [classification(options), segmentation(options)]
-    choice = Grid(
-        "table-norm-free-rates",
-        "Learning rates on a part of the training data",
-        [with_validation(scenario) for scenario in scenarios],
-        {"batch": (2,), "method": CHOOSING, "column": COLUMNS, "rate": RATES},
-        seeds=1,
-        more=lambda scenario, cell: {"optimizer.rate": cell["rate"]},
-        columns="rate",
-        rows="column",
-        notes=["Nothing here is measured on test data."],
-        command="table-norm-free",
-        whole=True,
-    )
-    yield choice
-    chosen = best_rates(choice, Store(options.output / f"{choice.name}.jsonl"))
-    headed = {scenario.name for scenario in scenarios if scenario.metric == "accuracy"}
-    yield Grid(
+    yield from with_rates(table(options), options, CHOOSING)
+
+
+def table(options: Options) -> Grid:
+    """The table, whose rates are still to be chosen."""
+    scenarios = shapes_and_scans(options)
+    return Grid(
         "table-norm-free",
         "All methods without normalisation of features",
         scenarios,
-        {"batch": BATCHES, "method": tuple(METHODS), "column": COLUMNS},
-        repeat=on_a_laptop(REPEATED, BATCHES),
-        keep=lambda cell: not (cell["column"] == "BN" and cell["batch"] == 1 and cell["data"] in headed),
-        more=lambda scenario, cell: {"optimizer.rate": chosen[cell["data"], cell["column"]]},
+        {"batch": (1, 2, 16), "method": tuple(METHODS), "column": COLUMNS},
+        repeat=on_a_laptop(REPEATED, (1, 2, 16)),
+        keep=lambda cell: planned(scenarios, cell) or _alone(cell),
         claims=CLAIMS,
-        notes=[
-            "Batch norm in the head of a classifier cannot see a batch of one cloud.",
-            f"Rates, each the best of {', '.join(f'{r:g}' for r in RATES)} on validation data: "
-            + ", ".join(f"{data} {column} {value:g}" for (data, column), value in chosen.items()),
-        ],
     )
 
 
-def best_rates(grid: Grid, store: Store) -> dict[tuple[str, str], float]:
-    """The rate with the best mean over the choosing methods, by data set and column."""
-    records, _ = grid.done(store)
-    numbers = summarise(records, ["data", "column", "rate"], {s.name: s.metric for s in grid.scenarios})
-    means = numbers.set_index(["data", "column", "rate"])["mean"].to_dict()
-    return {
-        (scenario.name, column): max(RATES, key=lambda rate: means.get((scenario.name, column, rate), 0.0))
-        for scenario in grid.scenarios
-        for column in COLUMNS
-    }
+def shapes_and_scans(options: Options) -> list[Scenario]:
+    """The data, all columns by the schedule of the recipe."""
+    return [steady(classification_thousand(options)), steady(segmentation(options))]
+
+
+def planned(scenarios: Sequence[Scenario], cell: Cell) -> bool:
+    """Whether a batch size is one for these data."""
+    metrics = {scenario.name: scenario.metric for scenario in scenarios}
+    return cell["batch"] in BATCHES[metrics[cell["data"]]]
+
+
+def _alone(cell: Cell) -> bool:
+    """Whether a cell is one of those with a single shape per batch."""
+    return cell["batch"] == 1 and cell["method"] in REPEATED and cell["column"] in ALONE

@@ -29,7 +29,6 @@ CLAIMS = {
     "direct weights make up for the norm in the head: at batch 16 within 3 points of batch norm": Claim(
         BOTH, "BN", {"batch": 16}, margin=-0.03
     ),
-    "norm-free is at least as good as group norm in most cells": Claim("norm-free", "GN", most=True),
 }
 
 

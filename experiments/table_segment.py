@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from experiments.claims import Claim
-from experiments.columns import ADDED_UNET, PAPER_METHODS
+from experiments.columns import PAPER_METHODS
 from experiments.grid import Grid, Grids
 from experiments.options import Options
 from experiments.scenarios import segmentation
 
 COLUMNS = {
-    1: ("BN", "standard", "direct", "transfer", "GN", *ADDED_UNET),
-    4: ("BN", "direct", "GN", *ADDED_UNET),
+    1: ("BN", "standard", "direct", "transfer", "GN", "LSUV"),
+    4: ("BN", "direct", "GN", "LSUV"),
 }
 ONE = {"batch": 1}
 CLAIMS = {
@@ -22,9 +22,6 @@ CLAIMS = {
     "transfer is within 2 points of direct": Claim("transfer", "direct", ONE, margin=-0.02),
     "direct on one large cloud is at least as good as batch norm on four small ones, for most methods": Claim(
         {**ONE, "column": "direct"}, {"batch": 4, "column": "BN"}, most=True
-    ),
-    "norm-free on one cloud is at least as good as group norm, for most methods": Claim(
-        "norm-free", "GN", ONE, most=True
     ),
 }
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 # As an editable install does it: a finder before all others, which knows where its pointvar is.
 INSTALLED = """
@@ -38,3 +40,24 @@ def test_the_other_pointvar_is_imported_whatever_is_installed(tmp_path: Path) ->
     (other / "pointvar" / "__init__.py").unlink()
     (other / "pointvar").rmdir()
     assert imported(installed, other).returncode != 0  # not there: no other is taken in its place
+
+
+def test_the_cost_of_a_convolution_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One point with two neighbours, three channels to five, sixteen functions."""
+    pytest.importorskip("scipy", reason="the benchmarks need scipy")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu
+
+    projection, product = gpu.steps(1, 2, 3, 5, "float32", backward=False)
+    assert projection == (2 * (3 * 4 + 12 + 4 + 8) + 16 * 3 * 4, 2 * 2 * 16 * 3, False)
+    assert product == (16 * 3 * 4 + 16 * 3 * 5 * 4 + 5 * 4, 2 * 16 * 3 * 5, True)
+    back, *products = gpu.steps(1, 2, 3, 5, "bfloat16", backward=True)
+    assert back == (2 * (5 * 2 + 12 + 4 + 16) + 16 * 5 * 2, 2 * 2 * 16 * 5, False)
+    assert products == [(16 * 5 * 2 + 16 * 3 * 5 * 2 + 3 * 2, 2 * 16 * 3 * 5, True)] * 2
+    device = gpu.Device(bandwidth=10.0, float32=100.0, bfloat16=1000.0)
+    work = [gpu.Step(20, 100), gpu.Step(1, 3000, True)]
+    assert gpu.least_time(work, device, "float32") == 32_000
+    assert gpu.least_time(work, device, "bfloat16") == 5_000
+    told = gpu.page({"modelled": gpu.modelled(), "counted": [{"operator": "a", "waits": 1, "operators": 2}]})
+    assert "A100, modelled (ms)" in told
+    assert told.endswith("Nothing is measured yet.")

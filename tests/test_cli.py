@@ -10,6 +10,7 @@ import pytest
 
 import pointvar as pv
 from pointvar.cli import COMMANDS, main
+from pointvar.recipes import RECIPES
 from pointvar.registry import Registry
 from pointvar.train import Config
 
@@ -42,6 +43,17 @@ def test_help_is_printed_and_imports_nothing_slow(command, helps):
     assert slow == []
 
 
+def test_completion(capsys, monkeypatch):
+    monkeypatch.setattr("pointvar.commands.completion.find_spec", lambda name: None)
+    assert main(["completion", "bash"]) == 2
+    assert "pip install shtab" in capsys.readouterr().err
+    monkeypatch.undo()
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("--data.batch_size", "evaluate", "--votes"))
+
+
 def test_the_overview_names_every_command(helps):
     text, slow = helps["--help"]
     assert all(f"  {name} " in text and what in text for name, what in COMMANDS.items())
@@ -50,10 +62,10 @@ def test_the_overview_names_every_command(helps):
 
 def test_settings_are_explained_with_default_and_choices(helps):
     text = " ".join(helps["train --settings"][0].split())
-    momentum = "Momentum of SGD, or the first beta of AdamW. (type: float, default: 0.9)"
+    momentum = "Momentum of SGD and Muon, or the first beta of AdamW. (type: float, default: 0.9)"
     assert f"--optimizer.momentum MOMENTUM {momentum}" in text
     assert "Known: shapes, rooms, modelnet, scanobjectnn, scannet, folder, npz. (type: str" in text
-    assert "recipes (modelnet40, norm-free, rooms, scannet, scanobjectnn, shapes)" in text
+    assert f"recipes ({', '.join(RECIPES)})" in text
     assert helps["train --settings"][1] == []
 
 

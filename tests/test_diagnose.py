@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from collections import namedtuple
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from convolution_cases import seeded
 from initialisation_cases import Wired, cloud_batch, noise
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import pointvar as pv
 
@@ -30,6 +32,10 @@ def image_net():
         *(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(inplace=True), nn.BatchNorm2d(6)),
         *(nn.ConvTranspose2d(6, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 3)),
     )
+
+
+def mlp_of(width):
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
 
 
 def mlp():
@@ -112,11 +118,20 @@ def test_nothing_of_the_model_changes(make, mode):
     torch.testing.assert_close(state(), before, rtol=0, atol=0)
 
 
-def test_a_shared_layer_is_measured_at_its_first_call():
-    layer, x = nn.Linear(4, 4), noise(30, 4)
-    report = pv.variance_report(nn.Sequential(layer, nn.ReLU(), layer), x)
-    assert [entry.name for entry in report.layers] == ["0"]
-    assert report.layers[0].variance == pytest.approx(float(layer(x).detach().square().mean()), rel=1e-5)
+def test_of_a_shared_layer_the_call_farthest_from_1_counts():
+    layer, x = nn.Linear(4, 4, bias=False), noise(30, 4)
+    nn.init.eye_(layer.weight).data.mul_(0.6)
+    net = nn.Sequential(*[layer] * 20)
+    report = pv.variance_report(net, x)
+    (entry,) = report.layers
+    assert (entry.name, entry.calls, entry.call) == ("0", 20, 20)
+    assert entry.variance == pytest.approx(float(net(x).detach().square().mean()), rel=1e-4)
+    assert report.verdict == "vanishing"
+    assert "call 20 of 20" in str(report)
+    with pytest.raises(AssertionError, match="outside"):
+        pv.testing.assert_variance(net, x)
+    layer.weight.data.mul_(1 / 0.6)
+    assert pv.variance_report(net, x).layers[0].call == 1
 
 
 def test_frozen_layers_are_measured_too():
@@ -215,16 +230,15 @@ def test_gradients_decide_where_activations_are_healthy(factor, verdict):
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_example_of_the_readme_is_vanishing_before_and_healthy_after_variance_init(capsys):
-    example = re.findall(
-        r"^```python\n(.*?)^```", README.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL
-    )[0]
-    before, call, after = example.partition("report = pv.variance_init(")
+def test_the_network_of_the_readme_is_vanishing_before_and_healthy_after_variance_init(capsys):
+    theirs, ours = re.findall(r"^```python\n(.*?)^```", README.read_text("utf8"), re.MULTILINE | re.DOTALL)
+    before, call, after = ours.partition("report = pv.variance_init(")
     names: dict = {}
-    exec(before, names)
+    torch.manual_seed(0)
+    exec(theirs + before, names)
     report = pv.variance_report(names["model"], (names["batch"].features, names["levels"]))
     assert report.verdict == "vanishing"
-    assert report.reason.startswith("the output of blocks.2.convolution has a second moment of 0.000")
+    assert report.reason.startswith("the output of blocks.1.convolution has a second moment of 0.00")
     exec(call + after, names)
     assert "variance by layer: healthy\n" in capsys.readouterr().out
 
@@ -492,3 +506,133 @@ def test_assert_variance():
     pv.testing.assert_variance(net, x, layers="0")
     with pytest.raises(AssertionError, match=r"outside \[0.5, 2.0\] at 1, 2\n(.|\n)*variance by layer"):
         pv.testing.assert_variance(net, x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_changes_nothing(reentrant):
+    def call(net, x):
+        return net.head(checkpoint(net.body, net.stem(x), use_reentrant=reentrant))
+
+    torch.manual_seed(0)
+    net = Wired(call, stem=nn.Linear(4, 8), body=mlp_of(8), head=nn.Linear(8, 3))
+    plain = Wired(lambda net, x: net.head(net.body(net.stem(x))), **dict(net.named_children()))
+    x = noise(30, 4)
+    assert pv.variance_report(net, x) == pv.variance_report(plain, x)
+    pv.variance_init(net, [x, x])
+    x.requires_grad_()
+    net(x).sum().backward()  # checkpoints are as they were
+    assert net.body[0].weight.grad is not None
+
+
+class Kernel(nn.Module):
+    """Known to nobody."""
+
+    def __init__(self, i, o, form=lambda x: x):
+        super().__init__()
+        self.kernel, self.form = nn.Parameter(noise(i, o) / i**0.5), form
+
+    def forward(self, x):
+        return self.form(x @ self.kernel)
+
+
+@dataclass
+class Hidden:
+    value: torch.Tensor
+
+
+FORMS = {
+    "tensor": (lambda x: x, lambda y: y),
+    "nested": (lambda x: ([(x, 1)], None), lambda y: y[0][0][0]),
+    "mapping": (lambda x: {"n": 3, "x": x}, lambda y: y["x"]),
+}
+
+
+@pytest.mark.parametrize(("form", "back"), FORMS.values(), ids=FORMS)
+def test_no_layer_goes_unseen(form, back):
+    """Neither one that returns a structure, nor one that nobody has registered beside others."""
+    net = Wired(
+        lambda net, x: net.head(back(net.own(net.first(x)))) / 1000,
+        **{"first": nn.Linear(16, 16), "own": Kernel(16, 16, form), "head": nn.Linear(16, 3)},
+    )
+    pv.variance_init(net, noise(200, 16), generator=seeded(0))
+    pv.testing.assert_variance(net, noise(200, 16), 0.2, 5)
+    with torch.no_grad():
+        net.own.kernel *= 1000
+        net.head.weight /= 1000
+    report = pv.variance_report(net, noise(200, 16))
+    assert [entry.name for entry in report.layers] == ["first", "own", "head"]
+    assert report.layers[1].weight_gradient is not None
+    assert report.reason.startswith("the output of own has a second moment of")
+    with pytest.raises(AssertionError, match="at own"):
+        pv.testing.assert_variance(net, noise(200, 16), 0.2, 5)
+
+
+def test_layers_that_cannot_be_measured_are_named():
+    net = Wired(
+        lambda net, x: net.head(net.own(x).value),
+        **{"own": Kernel(4, 4, Hidden), "head": nn.Linear(4, 4), "unused": nn.Linear(4, 4)},
+    )
+    report = pv.variance_report(net, noise(20, 4), loss=torch.sum)
+    why = "it returns Hidden, without a tensor"
+    assert report.unmeasured == {"own": why, "unused": "never called"}
+    assert "not measured:\n  own     it returns Hidden" in str(report)
+    with pytest.raises(AssertionError, match=f"own cannot be measured: {why}"):
+        pv.testing.assert_variance(net, noise(20, 4), 0, 100)
+
+
+# Clouds
+
+
+def packed():
+    cloud = pv.PointCloud(torch.rand(90, 3, generator=seeded(0)), [20, 30, 40])
+    return (noise(90, 4), pv.ball_query(cloud, cloud, 0.4)), cloud.batch
+
+
+def geometric():
+    index = torch.tensor([0] * 20 + [1] * 30 + [2] * 40)
+    return {"x": noise(90, 4), "batch": index}, index
+
+
+def dense():
+    return noise(3, 30, 4), torch.arange(3).repeat_interleave(30)
+
+
+KINDS_OF_BATCHES = {"packed": packed, "PyG": geometric, "dense": dense}
+
+
+@pytest.mark.parametrize("make", KINDS_OF_BATCHES.values(), ids=KINDS_OF_BATCHES)
+def test_the_share_between_clouds_by_loops(make):
+    batch, index = make()
+
+    def call(net, x, *rest):
+        y = net.point(x)
+        rows = y.reshape(-1, 6)
+        return net.head(torch.stack([rows[index == b].amax(0) for b in range(3)]))
+
+    net = Wired(call, point=nn.Linear(4, 6), head=nn.Linear(6, 5))
+    net.forward = lambda x, batch=None: net.call(net, x)
+    report = pv.variance_report(net, batch)
+    x = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, tuple) else batch
+    rows = net.point(x).detach().reshape(-1, 6).double()
+    cases = (rows, index), (net(x).detach().double(), torch.arange(3))
+    for entry, (rows, index) in zip(report.layers, cases, strict=True):
+        share = 0.0
+        for c in range(rows.shape[1]):
+            means = [float(rows[index == b, c].mean()) for b in range(3)]
+            share += sum((m - sum(means) / 3) ** 2 for m in means) / 3 / rows.shape[1]
+        assert entry.between == pytest.approx(share / float(rows.square().mean()), rel=1e-5)
+        assert entry.rows == len(rows)
+
+
+def test_features_that_are_the_same_for_all_clouds_have_collapsed():
+    net = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), Apply(lambda x: x.amax(1)), nn.Linear(32, 5))
+    x = noise(8, 50, 3)
+    pv.variance_init(net, x, generator=seeded(0))
+    assert pv.variance_report(net, x).headline == "variance by layer: healthy"
+    net[0].bias.data.fill_(300.0)
+    net[0].weight.data *= 10
+    pv.variance_init(net[1:], net[0](x).detach(), generator=seeded(0))
+    report = pv.variance_report(net, x, high=1e9)
+    assert report.verdict == report.layers[-1].verdict == "collapsed"
+    assert re.match(r"of the output of 3 only a share of 0\.00\d+ differs at all", report.reason)
+    assert pv.variance_report(net, x[:1], high=1e9).verdict == "healthy"  # of one cloud nobody can tell

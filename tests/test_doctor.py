@@ -66,7 +66,7 @@ def test_a_missing_extra_is_named_with_its_cure(monkeypatch, capsys):
 
 @pytest.mark.skipif(not native.available, reason="the native kernels are not in use")
 def test_threads_that_are_left_idle(threads, monkeypatch):
-    monkeypatch.setattr(doctor, "_cores", lambda: 64)
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 64)
     torch.set_num_threads(1)
     finding = doctor._threads()
     assert finding.state == doctor.ADVICE

@@ -74,7 +74,7 @@ def chosen() -> str:
 class TestInfo:
     def test_says_what_runs(self):
         info = pointvar.native_info()
-        assert set(info) == {"backend", "instruction_set", "threads", "openmp"}
+        assert set(info) == {"backend", "instruction_set", "threads", "openmp", "devices"}
         assert info["backend"] == ("native" if native.available else "reference")
 
     @needs_native
@@ -112,7 +112,10 @@ class TestBackends:
     def test_unknown_ones_are_refused(self):
         result = run("import pointvar; pointvar.native_info()", POINTVAR_BACKEND="nonsense")
         assert result.returncode != 0
-        assert "ValueError: POINTVAR_BACKEND must be 'native' or 'reference', got 'nonsense'" in result.stderr
+        assert (
+            "ValueError: POINTVAR_BACKEND must be 'native', 'triton' or 'reference', got 'nonsense'"
+            in result.stderr
+        )
 
     def test_a_broken_native_module_gives_one_warning_and_the_same_results(self, reference):
         code = """

@@ -200,6 +200,41 @@ def test_setting_the_weight():
         plain.weight = value
 
 
+READS = {
+    "a pass": lambda conv: None,
+    "the weight": lambda conv: conv.weight,
+    "a state dict": lambda conv: conv.state_dict(),
+    "a refresh": lambda conv: conv.refresh_precondition(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_is_written_into_the_weight_is_not_lost(read):
+    """As users of torch do it, with any weight of any layer."""
+    conv, features, hood = conv_of("Gaussian"), features_of(two_clouds()), two_clouds()
+    nn.init.constant_(conv.weight, 0.25)
+    READS[read](conv)
+    plain = conv_of("Gaussian", precondition=False)
+    with torch.no_grad():
+        plain.weight.fill_(0.25)
+    torch.testing.assert_close(conv(features, hood), plain(features, hood))
+    with torch.no_grad():
+        conv.weight[0].mul_(2)
+        plain.weight[0].mul_(2)
+    torch.testing.assert_close(conv(features, hood), plain(features, hood))
+    torch.testing.assert_close(conv.state_dict()["weight"], plain.weight.detach())
+    before = conv.coordinates.clone()
+    conv(features, hood)
+    assert conv.weight.shape == plain.weight.shape
+    conv(features, hood)
+    assert torch.equal(conv.coordinates, before)  # who only looks changes nothing
+    nn.init.constant_(conv.weight, 7.0)
+    conv.load_state_dict(plain.state_dict())  # what is loaded later counts
+    torch.testing.assert_close(conv.weight, plain.weight)
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(conv)))
+    torch.testing.assert_close(twin(features, hood), plain(features, hood))
+
+
 def test_tools_that_replace_a_parameter_still_do():
     conv, hood = conv_of("Gaussian", precondition=False), two_clouds()
     prune.l1_unstructured(conv, "weight", 0.5)
@@ -299,7 +334,7 @@ def test_drawing_refreshes():
 def test_direct_initialisation_of_a_basis_that_sees_lengths():
     hood = two_clouds()
     conv = pv.PointConv(3, 4, num_basis=5, precondition=True, generator=seeded()).double()
-    (entry,) = pv.variance_init(conv, (features_of(hood), hood), generator=seeded(1)).layers
+    (entry,) = pv.variance_init(conv, (features_of(hood), hood), exact=False, generator=seeded(1)).layers
     assert float(conv.second_moment(features_of(hood), hood)) == pytest.approx(1 / entry.variance)
     torch.testing.assert_close(conv.preconditioner.data, preconditioner(conv.basis, 0.55))
 

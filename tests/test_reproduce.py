@@ -31,14 +31,14 @@ def test_without_a_checkout_it_says_where_to_find_them(arguments, elsewhere):
 
 def test_in_a_checkout_it_is_the_command_of_the_experiments(elsewhere, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    command = ["table-epochs", "--report", "--synthetic", "--output", str(tmp_path)]
+    command = ["table-class", "--report", "--synthetic", "--output", str(tmp_path)]
     assert main(["reproduce", *command]) == 0
-    text = (tmp_path / "table-epochs.md").read_text()
+    text = (tmp_path / "table-class.md").read_text()
     assert "built-in synthetic shapes" in text
     listed = subprocess.run(
         [sys.executable, "-m", "experiments", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
-    assert "table-epochs" in listed.stdout
+    assert "table-class" in listed.stdout
     with pytest.warns(DeprecationWarning, match="has moved"):
         assert pointvar.experiments.EXPERIMENTS == sys.modules["experiments"].EXPERIMENTS
     assert main(["reproduce", "fig-nothing"]) == 2

@@ -26,6 +26,12 @@ def test_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert result["votes"] == 2
     assert result["count"] == 6
     assert "accuracy" in capsys.readouterr().out
+    wrong = sum(n for c, row in result["confusion"].items() for other, n in row.items() if other != c)
+    assert len(result["files"]) == wrong > 0  # those that are right are not listed
+    assert all(row["label"] != row["prediction"] for row in result["files"])
+    confidences = [row["confidence"] for row in result["files"]]
+    assert confidences == sorted(confidences, reverse=True)
+    assert result["maps"] == {}
     points = np.random.default_rng(0).random((50, 3))
     write_ply(tmp_path / "cloud.ply", points)
     assert main(["predict", str(run), str(tmp_path / "cloud.ply")]) == 0
@@ -55,13 +61,37 @@ def test_segmentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "has no colors" in capsys.readouterr().err
 
 
+def test_the_worst_scenes_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    settings = ["--data.num_points=300", "--data.train_size=1", "--data.test_size=4", "--data.crops=2"]
+    settings += ["--model.channels=[4,4]", "--model.radii=[0.4,0.8]", "--data.radius=2", "--data.context=3"]
+    assert main(["train", "rooms", f"--output={run}", "--epochs=1", "--threads=1", *settings]) == 0
+    assert main(["evaluate", str(run)]) == 0
+    result = json.loads((run / "evaluation.json").read_text())
+    files = result["files"]
+    assert len(files) == 4
+    assert [row["accuracy"] for row in files] == sorted(row["accuracy"] for row in files)
+    assert sum(row["labels"] for row in files) == result["count"]
+    right = sum(row["labels"] - row["wrong"] for row in files)
+    assert right / result["count"] == pytest.approx(result["accuracy"])
+    assert list(result["maps"]) == [row["file"] for row in files[:3]]
+    for row, path in zip(files, result["maps"].values(), strict=False):
+        arrays = read_points(run / path)
+        assert int((arrays["label"] != arrays["prediction"]).sum()) == row["wrong"]
+    assert main(["evaluate", str(run), "--data.test_size=1"]) == 0
+    assert [path.name for path in (run / "evaluation").iterdir()] == ["worst-1.npz"]  # none of before
+    assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "from above" in page
+    assert "Confusion matrix" in page
+
+
 def test_print_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "shapes", "--print", "--epochs=4"]) == 0
     assert "epochs: 4" in capsys.readouterr().out
-    assert (
-        main(["train", "--epochs=4", "shapes", "norm-free", "--print"]) == 0
-    )  # settings go over all sources
-    assert {"epochs: 4", "  rate: 0.01"} <= set(capsys.readouterr().out.splitlines())
+    # Settings go over all sources, and --recipe over those named before.
+    assert main(["train", "--epochs=4", "shapes", "--recipe=published", "--print"]) == 0
+    assert {"epochs: 4", "  rate: 0.005", "  agc: null"} <= set(capsys.readouterr().out.splitlines())
     assert main(["train", "nothing"]) == 2
     assert "neither a YAML file nor a recipe" in capsys.readouterr().err
     assert main(["train", "scannet", "--output=x"]) == 2

@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
 
 def tiny(*changes: dict[str, Any], **top: Any) -> Config:
     """The small run with changes."""
-    return load_config(TINY, *changes, top)
+    return load_config("published", TINY, *changes, top)
 
 
 def room_data() -> Data:

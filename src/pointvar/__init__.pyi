@@ -11,6 +11,8 @@ from . import report as report
 from . import testing as testing
 from . import train as train
 from .basis import Basis as Basis
+from .clipping import AdaptiveClipping as AdaptiveClipping
+from .clipping import last_layer as last_layer
 from .cloud import PointCloud as PointCloud
 from .convolution import PointConvolution as PointConvolution
 from .diagnose import variance_report as variance_report
@@ -44,11 +46,13 @@ from .methods import MCConv as MCConv
 from .methods import PointConv as PointConv
 from .methods import PointwiseCNN as PointwiseCNN
 from .methods import SPHConv as SPHConv
+from .models import export as export
 from .models import load as load
 from .models import save as save
+from .ops.backends import native_info as native_info
 from .ops.native import empty_cache as empty_cache
-from .ops.native import native_info as native_info
 from .orthonormal import Orthonormal as Orthonormal
 from .orthonormal import orthonormalise as orthonormalise
+from .without_norms import norm_free as norm_free
 
 __version__: str

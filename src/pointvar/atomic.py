@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 ADVICE = {
     errno.ENOSPC: "free some space and try again",
@@ -31,13 +32,19 @@ def write_atomically(
         content: of the file.
         keep: where the file that is there now goes. At any moment there is one of the two.
     """
+    with writing(path, keep) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: str | Path, keep: str | Path | None = None) -> Iterator[BinaryIO]:
+    """A file to write to, that takes its name at the end as in `write_atomically` if all went well."""
     path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
     with names_file(path):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".writing", dir=path.parent)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
+            with os.fdopen(handle, "w+b") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o666 & ~_umask())  # as an ordinary file would be; mkstemp makes it private

@@ -11,25 +11,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ArgumentParser
 
 from pointvar import __version__
-
-COMMANDS = {
-    "demo": "train a small network in five ways, and write a report: minutes, no data needed",
-    "train": "train a network",
-    "evaluate": "evaluate the network of a run",
-    "predict": "label point clouds by the network of a run",
-    "tables": "measure tables of z, from which weights can be transferred without data",
-    "reproduce": "make a figure or table of the paper",
-    "report": "write runs, results and clouds as one HTML page",
-    "doctor": "check this installation, and say what to do",
-}
-"""Name -> what it does."""
-
-
-class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Help with type and default of each option, and the description as it is written."""
+from pointvar.commands import COMMANDS, parser_of
+from pointvar.registry import explained
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,19 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, *rest = arguments
     debug = "--debug" in rest
     try:
-        module = import_module(f"pointvar.commands.{command}")
+        module, parser = import_module(f"pointvar.commands.{command}"), parser_of(command)
         settings = getattr(module, "TAKES_SETTINGS", False)
-        parser = ArgumentParser(
-            prog=f"pointvar {command}",
-            description=module.__doc__,
-            formatter_class=_Formatter if settings else RawDescriptionHelpFormatter,
-            exit_on_error=False,
-            allow_abbrev=False,
-        )
-        module.configure(parser)
-        parser.add_argument("--debug", action="store_true", help="show where an error comes from")
         # Settings have other sources too: only those that are given here go over them, no defaults.
-        given = parser.parse_args(rest, defaults=not settings)
+        try:
+            given = parser.parse_args(rest, defaults=not settings)
+        except ArgumentError as error:
+            raise ArgumentError(None, explained(str(error), parser._option_string_actions)) from error
         given.pop("debug", None)
         return module.run(given) or 0
     except KeyboardInterrupt:
@@ -87,7 +67,7 @@ def is_for_users(error: Exception) -> bool:
 def told(error: Exception) -> str:
     """An error in words: which file it is about, and what to do."""
     if isinstance(error, ArgumentError):
-        return " ".join(str(error).split())
+        return str(error)
     if not isinstance(error, OSError) or error.filename is None:
         return getattr(error, "strerror", None) or str(error)  # without the number of the system's error
     path = Path(os.fsdecode(error.filename))

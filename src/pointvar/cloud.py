@@ -10,6 +10,8 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
+from pointvar import trees
+
 T = TypeVar("T")
 
 
@@ -17,6 +19,8 @@ class Keeper(ABC):
     """Keeps what was computed from points; anew when they were changed in place."""
 
     _cache: dict[Any, tuple[Any, Any]]
+    _traced = False
+    """Whether it was made for a graph that is being exported, and lasts no longer than that."""
 
     @property
     @abstractmethod
@@ -33,7 +37,7 @@ class Keeper(ABC):
         What is made in inference mode is not kept, for it could not be used in training, nor what a
         compiled graph makes.
         """
-        compiling = torch.compiler.is_compiling()  # there, versions cannot be seen
+        compiling = torch.compiler.is_compiling() and not self._traced  # there, versions cannot be seen
         version = None if compiling else self._versions()
         if key in self._cache and (compiling or self._cache[key][0] == version):
             kept: T = self._cache[key][1]
@@ -69,6 +73,10 @@ def _several(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    return tuple(map(move, value)) if isinstance(value, tuple) else move(value)
+
+
 class PointCloud(Keeper):
     r"""A batch of point clouds of different sizes, packed one after the other, never padded.
 
@@ -99,11 +107,8 @@ class PointCloud(Keeper):
     @classmethod
     def _trusted(cls, points: Tensor, offsets: Tensor, names: Tensor | None = None) -> PointCloud:
         """A cloud made from parts of a checked one; nothing is checked again."""
-        cloud = cls.__new__(cls)
-        cloud.points, cloud.offsets, cloud._cache = points.contiguous(), offsets, {}
-        if names is not None:
-            cloud.names = names
-        return cloud
+        parts = {"points": points.contiguous(), "offsets": offsets}
+        return _of_parts(parts if names is None else {**parts, "names": names})
 
     @classmethod
     def from_list(cls, clouds: Iterable[Tensor]) -> PointCloud:
@@ -226,18 +231,28 @@ class PointCloud(Keeper):
         return PointCloud._trusted(self.points[index], _cumulate(lengths))
 
     def to(self, *args: Any, **kwargs: Any) -> PointCloud:
-        """A copy on another device or of another float dtype, as ``torch.Tensor.to``."""
+        """A copy on another device or of another float dtype, as ``torch.Tensor.to``.
+
+        What was computed from the points goes along, but for another dtype.
+        """
         points = self.points.to(*args, **kwargs)
         if points is self.points:
             return self
         if points.dtype != self.dtype:
             _check_points(points)
-        names = None if self.names is None else self.names.to(points.device)
-        return PointCloud._trusted(points, self.offsets.to(points.device), names)
+        blocks = {"non_blocking": kwargs.get("non_blocking", False)}
+        return self._copied(points, lambda part: part.to(points.device, **blocks))
 
     def pin_memory(self) -> PointCloud:
-        names = None if self.names is None else self.names.pin_memory()
-        return PointCloud._trusted(self.points.pin_memory(), self.offsets.pin_memory(), names)
+        return self._copied(self.points.pin_memory(), lambda part: part.pin_memory())
+
+    def _copied(self, points: Tensor, move: Callable[[Tensor], Tensor]) -> PointCloud:
+        copy = PointCloud._trusted(
+            points, move(self.offsets), None if self.names is None else move(self.names)
+        )
+        if points.dtype == self.dtype:
+            copy.keep({key: _moved(value, move) for key, value in self.carried().items()})
+        return copy
 
     # What is computed once
 
@@ -247,6 +262,26 @@ class PointCloud(Keeper):
 
     def _versions(self) -> int:
         return 0 if self.points.is_inference() else self.points._version
+
+
+def is_traced() -> bool:
+    """Whether an export runs Python here, with tensors that hold no numbers."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
+def _parts(cloud: PointCloud) -> tuple[dict[str, Tensor], None]:
+    """What it is, without what was computed from it."""
+    named = {"points": cloud.points, "offsets": cloud.offsets}
+    return named if cloud.names is None else {**named, "names": cloud.names}, None
+
+
+def _of_parts(parts: dict[str, Tensor], _: None = None) -> PointCloud:
+    cloud = PointCloud.__new__(PointCloud)
+    cloud.__dict__.update(parts, _cache={}, _traced=is_traced())
+    return cloud
+
+
+trees.register(PointCloud, _parts, _of_parts)
 
 
 def is_ordinary(value: object) -> TypeGuard[float]:
@@ -261,7 +296,7 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
     if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
         raise TypeError(f"{name} must be a number or one number per cloud, got {kind_of(value)}")
     dtype = value.dtype if isinstance(value, Tensor) else torch.float64  # no detour through float32
-    given = torch.as_tensor(value, dtype=dtype).detach().to(device=cloud.device, dtype=torch.float64)
+    given = torch.as_tensor(value, dtype=dtype).detach().cpu().to(torch.float64)
     if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, cloud.num_clouds)):
         raise ValueError(
             f"{name} must be a number or one number for each of the {cloud.num_clouds} clouds, "
@@ -273,7 +308,7 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
         raise ValueError(
             f"{name} must be positive and finite (and its square not vanish in {cloud.dtype}), got {value}"
         )
-    return values.expand(cloud.num_clouds).contiguous()
+    return values.to(cloud.device).expand(cloud.num_clouds).contiguous()
 
 
 def check_cloud(cloud: object) -> None:

@@ -51,6 +51,8 @@ class PointConvolution(nn.Module):
     precision of the points. A query without neighbours gets the bias alone.
     """
 
+    preconditioner: Tensor
+
     def __init__(
         self,
         in_channels: int,
@@ -78,15 +80,16 @@ class PointConvolution(nn.Module):
         self.basis, self.estimator = basis, estimator
         self.unit_response, self.method = unit_response, method
         self.precondition = precondition
+        self._shown = _Shown()
         self._radius: float | None = None
         learned = nn.Parameter(torch.empty(basis.size, in_channels, out_channels))
         if precondition:
             self.coordinates = learned
-            # A parameter, though it is not learned: it is drawn with the others, it is no running statistic.
-            self.preconditioner = nn.Parameter(torch.eye(basis.size), requires_grad=False)
+            self.register_buffer("preconditioner", torch.eye(basis.size))
         else:
             self.weight = learned
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.register_state_dict_pre_hook(_save_written)
         self.register_state_dict_post_hook(_save_weight)
         self.register_load_state_dict_pre_hook(_load_weight)
         self.register_load_state_dict_post_hook(_settle_weight)
@@ -94,9 +97,13 @@ class PointConvolution(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """W, ``[K, C, O]``, as published."""
+        """W, ``[K, C, O]``, as published. What is written into it in place counts from then on."""
         if self.precondition:
-            return weight_of(self.preconditioner, self.coordinates)
+            self._take_over()
+            weight = weight_of(self.preconditioner, self.coordinates)
+            if not (torch.compiler.is_compiling() or weight.is_inference()):
+                self._shown.remember(weight)
+            return weight
         found = self._parameters.get("weight", self.__dict__.get("weight"))
         if found is None:
             raise AttributeError("a convolution whose weight was taken away")
@@ -110,8 +117,17 @@ class PointConvolution(nn.Module):
         if value.shape != self.coordinates.shape:
             shapes = f"{list(self.coordinates.shape)}, got {list(value.shape)}"
             raise ValueError(f"the weight of this convolution must have shape {shapes}")
+        self._shown.forget()
         with torch.no_grad():
             self.coordinates.copy_(coordinates_of(self.preconditioner, value.to(self.coordinates)))
+
+    def _take_over(self) -> None:
+        """With preconditioning: what was written into the weight since it was asked for."""
+        if torch.compiler.is_compiling():
+            return
+        written = self._shown.forget()
+        if written is not None:
+            self.weight = written.detach()
 
     @property
     def learned(self) -> Tensor:
@@ -147,11 +163,22 @@ class PointConvolution(nn.Module):
 
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        if self.precondition and hood.num_edges < 8 * self.in_channels * self.out_channels:
-            # phi M V = phi W: of few points, it takes less time to mix the functions than to mix the weights.
-            edges = self._edges(hood)._replace(mixing=self.preconditioner.detach())
+        if not self.precondition:
+            return ops.convolve(features, self.weight, self._edges(hood), self.bias)
+        self._take_over()
+        if self._mixes(hood):
+            edges = self._edges(hood)._replace(mixing=self.preconditioner)
             return ops.convolve(features, self.coordinates, edges, self.bias)
-        return ops.convolve(features, self.weight, self._edges(hood), self.bias)
+        weight = weight_of(self.preconditioner, self.coordinates)
+        return ops.convolve(features, weight, self._edges(hood), self.bias)
+
+    def _mixes(self, hood: Neighborhood) -> bool:
+        """phi M V = phi W: of few points, it takes less time to mix the functions than to mix the weights.
+
+        A compiled graph serves any number of points.
+        """
+        few = 8 * self.in_channels * self.out_channels
+        return not torch.compiler.is_compiling() and hood.num_edges < few
 
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
@@ -229,6 +256,30 @@ class PointConvolution(nn.Module):
         return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
 
 
+class _Shown:
+    """A weight that was computed for somebody, who may write into it. No copy and no file has it."""
+
+    def __init__(self) -> None:
+        self.weight: Tensor | None = None
+        self.version = 0
+
+    def remember(self, weight: Tensor) -> None:
+        self.weight, self.version = weight, weight._version
+
+    def forget(self) -> Tensor | None:
+        """The weight, if it was written into."""
+        weight, self.weight = self.weight, None
+        return weight if weight is not None and weight._version != self.version else None
+
+    def __reduce__(self) -> Any:
+        return _Shown, ()
+
+
+def _save_written(conv: nn.Module, *_: Any) -> None:
+    if isinstance(conv, PointConvolution) and conv.precondition:
+        conv._take_over()
+
+
 def _save_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
     """Puts W into a state dict."""
     if isinstance(conv, PointConvolution) and conv.precondition:
@@ -245,6 +296,7 @@ def _load_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any
         for name in known:
             state.pop(name, None)
         return
+    conv._shown.forget()
     del state[prefix + "weight"]
     matrix, coordinates = saved
     if matrix is not None and coordinates is not None and torch.equal(weight_of(matrix, coordinates), weight):

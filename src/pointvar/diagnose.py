@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,24 @@ from torch import Tensor, nn
 
 from pointvar.init.report import table
 from pointvar.layers import (
+    Clouds,
     Forward,
     Layer,
     Select,
+    between_clouds,
     channels_last,
     feed,
+    first_tensor,
+    is_norm,
     outermost,
     predicate,
     refuse_lazy,
     restored,
 )
 
-HEALTHY, VANISHING, EXPLODING = "healthy", "vanishing", "exploding"
+HEALTHY, VANISHING, EXPLODING, COLLAPSED = "healthy", "vanishing", "exploding", "collapsed"
 
-_NORM = re.compile(r"(?<!^No)Norm([123]d)?$")
-"""Names of types that normalise, of any library: BatchNorm2d, GraphNorm, RMSNorm; not our NoNorm."""
+NEVER_CALLED = "never called"
 
 
 @dataclass
@@ -56,6 +59,15 @@ class LayerVariance:
     """How strongly the loss depends on this output, as a multiple of how strongly it depends on that of the
     last layer; see ``variance_report``."""
     verdict: str = HEALTHY
+    between: float | None = None
+    """Share of the second moment that differs between clouds: of their means, per channel. ``None`` where it
+    is not known which row belongs to which cloud, or there is only one."""
+    rows: int | None = None
+    """How many points, or clouds, the output is of; ``None`` where it is not known which is whose."""
+    calls: int = 1
+    """How often a pass calls the layer."""
+    call: int = 1
+    """Which of these the numbers are of: the one whose second moment is farthest from 1."""
 
 
 @dataclass
@@ -64,9 +76,11 @@ class VarianceReport:
 
     layers: list[LayerVariance]
     verdict: str
-    """Of the network: healthy, vanishing or exploding."""
+    """Of the network: healthy, vanishing, exploding or collapsed."""
     reason: str = ""
     """Which layer is not healthy, and by which number; empty if all are."""
+    unmeasured: dict[str, str] = field(default_factory=dict)
+    """Layers without numbers, and why."""
 
     @property
     def headline(self) -> str:
@@ -78,8 +92,8 @@ class VarianceReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        sizes = ("mean", "variance", "spatial", "dead")
-        head = ("layer", "type", *sizes, "d output", "d weight", "relative d", "verdict")
+        sizes = ("mean", "variance", "spatial", "between", "dead")
+        head = ("layer", "type", *sizes, "d output", "d weight", "relative d", "verdict", "")
         rows = [head] + [
             (
                 x.name,
@@ -87,15 +101,20 @@ class VarianceReport:
                 f"{x.mean:.2g}",
                 f"{x.variance:.3g}",
                 f"{x.spatial:.3g}",
+                _number(x.between),
                 f"{x.dead:.0%}",
                 _number(x.activation_gradient),
                 _number(x.weight_gradient),
                 _number(x.relative_gradient),
                 x.verdict,
+                f"call {x.call} of {x.calls}" if x.calls > 1 else "",
             )
             for x in self.layers
         ]
-        return "\n".join([self.headline, *table(rows)])
+        lines = [self.headline, *table(rows)]
+        if self.unmeasured:
+            lines += ["not measured:", *table(list(self.unmeasured.items()))]
+        return "\n".join(lines)
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draws variances by depth on a logarithmic scale; saves the figure if given a path.
@@ -142,12 +161,14 @@ def variance_report(
     mode: str | None = None,
     low: float = 0.01,
     high: float = 100.0,
+    targets: Mapping[str, float] | None = None,
 ) -> VarianceReport:
     r"""Measures the variance of activations, and of gradients, at every layer of any model.
 
     Args:
-        model: any module; its layers are those that the initialisations know (``register_layer``), or, if
-            there are none, all modules that have parameters of their own.
+        model: any module; its layers are those that the initialisations know (``register_layer``), and others
+            that have a weight of their own (a parameter of two dimensions at least) and do not normalise; if
+            there are none, all modules that have parameters.
         batch: fed to the model as ``forward`` says; default: ``model(*batch)``, ``model(**batch)`` or
             ``model(batch)``.
         backward: measures gradients too.
@@ -160,6 +181,9 @@ def variance_report(
             the output of each layer (behind its normalisation, if it has one), and to the gradient at each
             layer relative to the last.
 
+        targets: second moments that layers are meant to have, by name, where it is not 1: what is judged is
+            how far they are from these.
+
     Gradients per element say little across layers: before a mean over n points each is 1/n of what it is
     behind it. What can be compared is how much the loss changes if all points change by the same fraction of
     their size, :math:`\sum_c (\sum_x s_x g_{xc})^2`, with the gradient :math:`g` of the output at point x and
@@ -169,8 +193,13 @@ def variance_report(
     by the last layer's. It is computed both ways and the value nearest to 1 in between counts, so that there
     is an alarm only if both agree.
 
+    Second moments may be right and features collapsed: the same for all points or clouds. That is judged at
+    the last layer, if it is known which of its rows belong to which cloud: they have collapsed where less
+    than ``low`` of the second moment is variance around the mean of each channel.
+
     The reason names the first layer whose output is not healthy or, if there is none, the layer whose
-    gradient is farthest from that of the last.
+    gradient is farthest from that of the last. Of a layer that is called several times, the call counts whose
+    second moment is farthest from 1.
 
     Nothing of the model changes: no gradient is stored, statistics of batch norms and random states come
     back.
@@ -178,73 +207,122 @@ def variance_report(
     if not 0 <= low < high:
         raise ValueError(f"low and high must be 0 <= low < high, got {low} and {high}")
     watched = _watched(model, layers)
-    record = _Record()
-    handles = [module.register_forward_hook(record.keep(name)) for name, (module, _) in watched.items()]
-    norms = [module for module in model.modules() if _NORM.search(type(module).__name__)]
+    record = _Record(Clouds(batch))
+    handles = [
+        module.register_forward_hook(record.keep(name), with_kwargs=True)
+        for name, (module, _) in watched.items()
+    ]
+    norms = [module for module in model.modules() if is_norm(module)]
     handles += [norm.register_forward_hook(record.norm) for norm in norms]
-    outputs = record.outputs
     try:
         with restored(model, mode), torch.set_grad_enabled(backward):
             result = (forward or feed)(model, batch)
+            record.complete = True
+            chosen = {name: max(calls, key=_Output.distance) for name, calls in record.outputs.items()}
             weights = [w for _, owned in watched.values() for w in owned]
-            gradients = _gradients(result, loss, [*outputs.values(), *weights]) if backward else {}
+            inputs = [*(output.value for output in chosen.values()), *weights]
+            gradients = _gradients(result, loss, inputs) if backward else {}
     finally:
         for handle in handles:
             handle.remove()
-    if not outputs:
+    if not chosen:
         raise ValueError(f"the forward pass reaches no layer of {type(model).__name__} to measure")
     entries, sums = [], dict[str, tuple[float, float]]()
-    for name, output in outputs.items():
+    for name, output in chosen.items():
         module, owned = watched[name]
-        entry = _measure(name, module, output.detach())
-        entry.activation_gradient = _moment([output], gradients)
+        entry = _measure(name, module, output)
+        entry.activation_gradient = _moment([output.value], gradients)
         entry.weight_gradient = _moment(owned, gradients)
-        entry.normalised = record.normalised.get(name)
-        if id(output) in gradients:
-            sums[name] = _sensitivity(*(channels_last(module, t) for t in (output, gradients[id(output)])))
+        entry.calls, entry.call = len(record.outputs[name]), 1 + record.outputs[name].index(output)
+        if id(output.value) in gradients:
+            pair = output.value, gradients[id(output.value)]
+            sums[name] = _sensitivity(*(channels_last(module, tensor) for tensor in pair))
         entries.append(entry)
     last = _compare(entries, sums)
-    return VarianceReport(entries, *_verdict(entries, last, low, high))
+    missing = {name: record.strange.get(name, NEVER_CALLED) for name in watched if name not in chosen}
+    return VarianceReport(entries, *_verdict(entries, last, low, high, targets or {}), unmeasured=missing)
+
+
+@dataclass(eq=False)
+class _Output:
+    """What one call of a layer gave."""
+
+    value: Tensor
+    passed_on: Tensor
+    """A copy, so that an activation that works in place spares what is kept."""
+    clouds: Tensor | None
+    moment: float
+    normalised: float | None = None
+
+    def distance(self) -> float:
+        """From a second moment of 1, by its logarithm."""
+        size = self.moment if self.normalised is None else self.normalised
+        return abs(math.log(size)) if 0 < size < math.inf else math.inf
 
 
 class _Record:
     """Outputs of the watched layers by name, in order of execution, and what norms make of them."""
 
-    def __init__(self) -> None:
-        self.outputs: dict[str, Tensor] = {}
-        self.normalised: dict[str, float] = {}
-        self._passed_on: list[tuple[str, Tensor]] = []
+    def __init__(self, clouds: Clouds) -> None:
+        self.outputs: dict[str, list[_Output]] = {}
+        self.strange: dict[str, str] = {}
+        """Layers that return no tensor."""
+        self.complete = False
+        """After the pass: checkpointing calls layers again in the backward pass."""
+        self._clouds = clouds
 
-    def keep(self, name: str) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            several = isinstance(output, (tuple, list)) and len(output) > 0
-            first = output[0] if several else output
-            if name in self.outputs or not isinstance(first, Tensor) or not first.is_floating_point():
+    def keep(self, name: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            first = first_tensor(output)
+            if first is None:
+                self.strange[name] = f"it returns {type(output).__name__}, without a tensor"
                 return None
-            self.outputs[name] = first
-            passed_on = first.clone()  # so that an activation that works in place spares what is kept
-            self._passed_on.append((name, passed_on))
-            if not several:
-                return passed_on
-            rest = [passed_on, *output[1:]]
-            return output._make(rest) if hasattr(output, "_make") else type(output)(rest)
+            passed_on = first.clone()
+            if self.complete:
+                return _replaced(output, first, passed_on)
+            rows = channels_last(module, first).shape[0]
+            clouds = self._clouds.of(first, rows, (args, kwargs))
+            moment = float(first.detach().double().square().mean())
+            self.outputs.setdefault(name, []).append(_Output(first, passed_on, clouds, moment))
+            return _replaced(output, first, passed_on)
 
         return hook
 
     def norm(self, module: nn.Module, args: Any, output: Any) -> None:
         """A hook of modules that normalise. Those inside others come first, and the first one counts."""
-        for name, passed_on in self._passed_on:
-            if args and args[0] is passed_on and isinstance(output, Tensor):
-                self.normalised.setdefault(name, float(output.detach().double().square().mean()))
+        if not (args and isinstance(output, Tensor)):
+            return
+        for one in chain.from_iterable(self.outputs.values()):
+            if args[0] is one.passed_on and one.normalised is None:
+                one.normalised = float(output.detach().double().square().mean())
+
+
+def _replaced(output: Any, old: Tensor, new: Tensor) -> Any:
+    """The same with another tensor in the place of one."""
+    if output is old:
+        return new
+    if isinstance(output, dict):
+        return type(output)({name: _replaced(value, old, new) for name, value in output.items()})
+    if isinstance(output, (tuple, list)):
+        parts = [_replaced(value, old, new) for value in output]
+        return output._make(parts) if hasattr(output, "_make") else type(output)(parts)
+    return output
 
 
 def _watched(model: nn.Module, select: Select) -> dict[str, tuple[nn.Module, list[nn.Parameter]]]:
     """Modules and their weights by name; also what an initialisation leaves alone, such as frozen layers."""
     refuse_lazy(model)
     chosen = predicate(select)
-    known = [Layer(name, module, kind) for name, module, kind in outermost(model) if kind is not None]
-    if known or select is not None:
-        return {x.name: (x.module, x.weights) for x in known if chosen(x.name, x.module)}
+    found: dict[str, tuple[nn.Module, list[nn.Parameter]]] = {}
+    for name, module, kind in outermost(model):
+        if kind is not None:
+            layer = Layer(name, module, kind)
+            found[layer.name] = module, layer.weights
+        elif module is not model and not is_norm(module):
+            owned = [p for p in module.parameters(recurse=False) if p.dim() > 1]
+            found |= {name: (module, owned)} if owned else {}
+    if found or select is not None:
+        return {name: x for name, x in found.items() if chosen(name, x[0])}
     return {
         name or type(module).__name__: (module, list(module.parameters(recurse=False)))
         for name, module in model.named_modules()
@@ -272,15 +350,18 @@ def _gradients(result: Any, loss: Callable[[Any], Tensor] | None, inputs: list[T
     return {id(x): g for x, g in zip(needed, found, strict=True) if g is not None}
 
 
-def _measure(name: str, module: nn.Module, output: Tensor) -> LayerVariance:
-    rows = channels_last(module, output.double())
+def _measure(name: str, module: nn.Module, output: _Output) -> LayerVariance:
+    rows = channels_last(module, output.value.detach().double())
     return LayerVariance(
         name=name,
         kind=getattr(module, "method", None) or type(module).__name__,
         mean=float(rows.mean()),
-        variance=float(rows.square().mean()),
+        variance=output.moment,
         spatial=float(rows.var(0, correction=0).mean()),
         dead=float((rows <= 0).all(0).double().mean()),
+        normalised=output.normalised,
+        between=between_clouds(rows, output.clouds),
+        rows=None if output.clouds is None else len(rows),
     )
 
 
@@ -319,12 +400,14 @@ def _compare(layers: list[LayerVariance], sums: dict[str, tuple[float, float]]) 
     return last
 
 
-def _verdict(layers: list[LayerVariance], last: str, low: float, high: float) -> tuple[str, str]:
+def _verdict(
+    layers: list[LayerVariance], last: str, low: float, high: float, targets: Mapping[str, float]
+) -> tuple[str, str]:
     """Judges each layer, and the network: its verdict, and the reason."""
     found, worst = ("", ""), 0.0
     for layer in layers:
         value = layer.variance if layer.normalised is None else layer.normalised
-        layer.verdict = _judge(value, low, high)
+        layer.verdict = _judge(value / targets.get(layer.name, 1.0), low, high)
         if layer.verdict != HEALTHY:
             behind = "" if layer.normalised is None else ", normalised,"
             reason = f"the output of {layer.name}{behind} has a second moment of {value:.2g}"
@@ -335,7 +418,14 @@ def _verdict(layers: list[LayerVariance], last: str, low: float, high: float) ->
             distance = abs(math.log(ratio)) if ratio > 0 else 1e9
             if layer.verdict != HEALTHY and distance > worst:
                 found, worst = (layer.verdict, _gradient_reason(layer.name, ratio, last)), distance
-    return found if found[0] else (HEALTHY, "")
+    if found[0]:
+        return found
+    final = layers[-1]
+    if final.rows is not None and final.rows > 1 and final.spatial < low * final.variance:
+        final.verdict = COLLAPSED
+        share = final.spatial / final.variance
+        return COLLAPSED, f"of the output of {final.name} only a share of {share:.2g} differs at all"
+    return HEALTHY, ""
 
 
 def _gradient_reason(name: str, ratio: float, last: str) -> str:

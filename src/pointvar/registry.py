@@ -8,12 +8,31 @@ Settings, help and errors read these lists. A new entry is one line, and its own
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)``, for the end of a message, or nothing where no known name is like this one."""
+    near = get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def explained(message: str, options: Iterable[str]) -> str:
+    """The message of a parser in one line; of an option that it does not know, with the most similar one."""
+    message = " ".join(message.split())
+    forms = r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted|arguments: --([^ =]+)"
+    found = re.search(forms, message)
+    if found is None:
+        return message
+    return message + did_you_mean(
+        ".".join(filter(None, found.groups())), (name.lstrip("-") for name in options)
+    )
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -47,8 +66,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def check(self, name: object) -> None:
         """Raises where there is no such name, without importing what it stands for."""
         if name not in self._entries:
-            near = get_close_matches(str(name), self._entries, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = did_you_mean(str(name), self._entries)
             raise ValueError(f"there is no {self.kind} {name!r}{hint}; known are {', '.join(self)}")
 
     def __iter__(self) -> Iterator[str]:

@@ -17,6 +17,8 @@ from pointvar.data import DATASETS, PointData, Sample
 def settings(name: str, **more: Any) -> SimpleNamespace:
     options = dict.fromkeys(("path", "variant", "scenes", "train_size", "test_size", "num_points"))
     rest = {"normals": False, "task": "classification", "columns": []}
+    rest |= {"features": None, "classes": None, "ignore": [], "label": "label", "errors": "raise"}
+    rest |= {"validation": None, "ground": 40.0}
     return SimpleNamespace(name=name, **(options | rest | more))
 
 

@@ -13,6 +13,11 @@ sys.path.insert(0, str(ROOT))
 def folder(tmp_path_factory):
     """A folder in which all files are there whose names decide; they are not read."""
     path = tmp_path_factory.mktemp("data")
-    for name in ("modelnet10_small.npz", "modelnet40_small.npz", "ahn3_delft.npz"):
+    for name in (
+        "modelnet10_small.npz",
+        "modelnet40_small.npz",
+        "modelnet40_256.npz",
+        "ahn3_delft.npz",
+    ):
         (path / name).touch()
     return path

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from conftest import ROOT
-from experiments import FIGURES, fig_correlation, fig_rank, figures, load
+from experiments import FIGURES, fig_collapse, fig_correlation, fig_rank, figures, load
 from experiments.__main__ import main
 from experiments.options import Options
 
@@ -25,10 +25,7 @@ SMALL = {
 }
 WRITES = {
     "fig-basis": ("fig-basis", "fig-estimators"),
-    "fig-closed-form": (
-        "fig-closed-form-synthetic-shapes",
-        "fig-closed-form-synthetic-shapes-orthonormal",
-    ),
+    "fig-closed-form": ("fig-closed-form-synthetic-shapes",),
     "fig-depth": ("fig-depth-activations", "fig-depth-gradients"),
 }
 
@@ -66,6 +63,7 @@ def moments_by_hand(method, draw, seed, calibrated, batch, **options):
     """Mean squares of what each convolution gives, layer by layer as the network is defined."""
     features, hood = batch
     radius, generator = float(calibrated[1].radius.mean()), torch.Generator().manual_seed(seed)
+    options = {"unit_response": False, "precondition": False} | options
     net = pv.models.PlainNet(3, 4, 3, method=method, radius=radius, generator=generator, **options)
     draw(net, calibrated, torch.Generator().manual_seed(1000 + seed))
     result = []
@@ -83,6 +81,13 @@ def standard(net, batch, generator):
 
 def direct(net, batch, generator):
     pv.variance_init(net, batch, generator=generator)
+
+
+def centred(net, batch, generator):
+    pv.variance_init(net, batch, generator=generator, center=1)
+
+
+KINDS = {"standard": standard, "direct": direct, "centred": centred, "centred, unit response": centred}
 
 
 def test_fig_variance_has_the_second_moments_of_every_draw(make):
@@ -106,14 +111,34 @@ def test_fig_unseen_has_the_second_moments_of_each_other_cloud(make):
     found = make("fig-unseen")["fig-unseen"]
     seen = batch_by_hand(0, 2)
     for method, curves in found["second_moment"].items():
-        for name, unit in {"as published": False, "unit response": True}.items():
+        for name, draw in KINDS.items():
             for number, curve in enumerate(curves[name]):
                 other = batch_by_hand(2 + number, 3 + number)
-                by_hand = moments_by_hand(method, direct, 0, seen, other, unit_response=unit)
+                unit = name == "centred, unit response"
+                by_hand = moments_by_hand(method, draw, 0, seen, other, unit_response=unit)
                 assert curve == pytest.approx(by_hand, rel=1e-4)
             last = sorted(curve[-1] for curve in curves[name])
             shown = found["layer_3"][method][name]
             assert shown == {"median": pytest.approx(last[0]), "least": last[0], "largest": last[1]}
+
+
+def test_fig_collapse_has_the_parts_of_the_second_moment(make, monkeypatch):
+    monkeypatch.setattr("experiments.fig_collapse.METHODS", ("SPHConv",))
+    curves = make("fig-collapse")["fig-collapse"]["by_layer"]["SPHConv"]
+    seen, other = batch_by_hand(0, 2), batch_by_hand(2, 4)
+    for kind, draw in KINDS.items():
+        unit = kind == "centred, unit response"
+        for name, batch in {"calibrated": seen, "unseen": other}.items():
+            by_hand = moments_by_hand("SPHConv", draw, 0, seen, batch, unit_response=unit)
+            assert curves[kind][name]["second moment"] == pytest.approx(by_hand, rel=1e-4)
+    assert curves["centred"]["calibrated"]["share around the mean"] == pytest.approx([1, 1, 1], abs=1e-5)
+
+
+def test_parts_of_a_second_moment():
+    """Two clouds of two points, one channel: 1, 3 and 5, 7 have the mean 4, around which 5 of 21 is left."""
+    cloud = pv.PointCloud.from_list([torch.zeros(2, 3), torch.zeros(2, 3)])
+    found = fig_collapse.moments(torch.tensor([[1.0], [3.0], [5.0], [7.0]]).double(), cloud)
+    assert found == pytest.approx((21, 5 / 21, 4 / 21))
 
 
 def test_fig_depth_has_activations_and_gradients(make):
@@ -135,18 +160,13 @@ def test_fig_depth_has_activations_and_gradients(make):
 
 def test_fig_closed_form_has_both_kinds_of_weights_and_the_coherence(make):
     batch = batch_by_hand(0, 2)
-    for stem, found in make("fig-closed-form").items():
-        orthonormal = stem.endswith("orthonormal")
-        assert found["orthonormal"] is orthonormal
-        options = {"unit_response": True, "orthonormal": orthonormal}
-        by_hand = moments_by_hand("SPHConv", direct, 0, batch, batch, **options)
-        assert found["second_moment"]["SPHConv"]["direct"][0] == pytest.approx(by_hand, rel=1e-4)
-        shown = found["summary"]["SPHConv"]
-        last = torch.tensor([curve[-1] for curve in found["second_moment"]["SPHConv"]["closed form"]])
-        assert shown["closed form, last layer"] == pytest.approx(float(last.prod()) ** 0.5, rel=1e-4)
-        assert (
-            0 < shown["coherence, least"] <= shown["coherence, mean"] <= shown["coherence, largest"] <= 1.05
-        )
+    (found,) = make("fig-closed-form").values()
+    by_hand = moments_by_hand("SPHConv", direct, 0, batch, batch, unit_response=True)
+    assert found["second_moment"]["SPHConv"]["direct"][0] == pytest.approx(by_hand, rel=1e-4)
+    shown = found["summary"]["SPHConv"]
+    last = torch.tensor([curve[-1] for curve in found["second_moment"]["SPHConv"]["closed form"]])
+    assert shown["closed form, last layer"] == pytest.approx(float(last.prod()) ** 0.5, rel=1e-4)
+    assert 0 < shown["coherence, least"] <= shown["coherence, mean"] <= shown["coherence, largest"] <= 1.05
 
 
 @pytest.mark.parametrize("name", ["fig-motivation", "fig-correlation", "fig-basis", "fig-architecture"])

@@ -135,6 +135,16 @@ def test_only_some_cells(tmp_path):
         toy(run).select(["batch=3"])
 
 
+def test_of_a_grid_that_others_depend_on_all_methods_are_run(tmp_path):
+    """A rate is chosen by several methods; but not for batches and columns that nobody asked for."""
+    choice = toy(None, seeds=1, whole=True)
+    asked = ["batch=2", "column=BN", "method=MCConv", "seed=3", "column=other", "depth=7"]
+    assert [(c["batch"], c["column"], c["method"]) for c in choice.select(asked)] == [
+        (2, "BN", method) for method in ("MCConv", "PCCNN")
+    ]
+    assert choice.select([]) == choice.cells()
+
+
 def test_the_report_alone_runs_nothing(tmp_path):
     assert not grid.run(toy(Runs(0)), Options(tmp_path, report=True))
     assert "| MCConv | - | - |" in (tmp_path / "toy.md").read_text()
@@ -142,7 +152,7 @@ def test_the_report_alone_runs_nothing(tmp_path):
 
 @pytest.mark.parametrize("preset", ["laptop", "paper"])
 def test_which_cells_are_repeated(preset):
-    scenario = Scenario("Toy", "a toy", {}, "synthetic", resumable=preset == "paper")
+    scenario = Scenario("Toy", "a toy", {}, "synthetic", preset=preset)
     axes = {"batch": (2, 4), "method": ("MCConv", "PCCNN")}
     seeds = [
         (cell["batch"], cell["method"]) for cell in Grid("toy", "", [scenario], axes).cells() if cell["seed"]

@@ -11,6 +11,8 @@ from experiments.claims import Claim, summarise
 from experiments.grid import Grid
 from experiments.options import Options
 from experiments.scenarios import Scenario
+from experiments.settings import fingerprint
+from experiments.store import Store
 from test_grid import score, toy
 
 MACHINE = {
@@ -62,6 +64,46 @@ def test_diverged_runs_are_counted():
         table, [record(c, 0.2, "the loss is nan" if c["seed"] else None) for c in table.cells()]
     )
     assert "| MCConv | 20.0 ± 0.0 †1 |" in text
+
+
+def test_long_trainings_are_shown_by_epoch(tmp_path):
+    """In the page as curves, in the text some epochs of them; short ones are curves alone."""
+    axes = {"batch": (2,), "method": ("MCConv", "PCCNN"), "column": ("direct", "BN")}
+    shown = {}
+    for preset in ("laptop", "long"):
+        scenario = Scenario("Toy", "a toy", {"epochs": 12}, "synthetic", preset=preset)
+        table = Grid("toy", "A toy", [scenario], axes, 2, repeat=lambda *_: True)
+        records = [record(cell) for cell in table.cells() if cell["method"] == "MCConv"]
+        for each in records:
+            slow, seed = each["cell"]["column"] == "direct", each["cell"]["seed"]
+            each["result"]["history"] = [
+                {"epoch": epoch, "train_loss": 1.0} | ({"accuracy": epoch / (20 + 20 * slow) + 0.1 * seed})
+                for epoch in range(2, 13, 2)
+            ] + [{"epoch": 13, "train_loss": 1.0}]
+        ((title, epochs, panels),) = markdown.curves(table, records)
+        assert (title, epochs, list(panels)) == ("Toy, batch 2", [2, 4, 6, 8, 10, 12], ["MCConv"])
+        assert panels["MCConv"]["direct"] == [[e / 40 + 0.1 * seed for e in epochs] for seed in (0, 1)]
+        shown[preset] = markdown.markdown(table, records)
+    assert "By epoch" not in shown["laptop"]
+    assert (
+        "## By epoch: Toy, batch 2\n\n"
+        "| method | column | epoch 2 | epoch 4 | epoch 6 | epoch 8 | epoch 10 | epoch 12 |\n"
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| MCConv | direct | 10.0 | 15.0 | 20.0 | 25.0 | 30.0 | 35.0 |\n"
+        "| MCConv | BN | 15.0 | 25.0 | 35.0 | 45.0 | 55.0 | 65.0 |\n"
+    ) in shown["long"]
+
+
+def test_the_page_of_a_grid_draws_its_curves(tmp_path):
+    table = toy(None, seeds=1)
+    store = Store(tmp_path / "toy.jsonl")
+    for cell in table.cells():
+        made = record(cell)
+        made["result"]["history"] = [{"epoch": e, "accuracy": 0.1 * e} for e in range(1, 5)]
+        store.append({**made, "recipe": fingerprint(table.settings(cell))})
+    markdown.write_report(table, store)
+    text = (tmp_path / "toy.html").read_text()
+    assert [text.count(f"By epoch: Toy, batch {batch}") > 0 for batch in (2, 4)] == [True, True]
 
 
 def frame(**columns):

@@ -3,26 +3,35 @@
 import ast
 import itertools
 import json
-from dataclasses import asdict
+import os
+import signal
+from dataclasses import asdict, replace
 from importlib import import_module
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from experiments import TABLES, load, markdown, scenarios, table_transfer
 from experiments.__main__ import main
 from experiments.claims import published
-from experiments.columns import COLUMNS
-from experiments.grid import weights_generator
+from experiments.columns import COLUMNS, NORM_FREE, PARTS, SCHEDULE
+from experiments.grid import Grid, run, weights_generator
+from experiments.long import shapes_long, shapes_short
 from experiments.options import Options
-from experiments.settings import configuration, flat
+from experiments.settings import configuration, fingerprint, flat
 from experiments.store import Store
 
 import pointvar as pv
+from pointvar.data import Shapes
 from pointvar.init import tables as shipped
-from pointvar.train import RECIPES
+from pointvar.train import RECIPES, Data
 
 RESULTS = ROOT / "results"
+WITH_RATES = (
+    *("table-norm-free", "table-parts", "table-depth", "table-any-network"),
+    *("table-long", "table-size", "table-segment-long"),
+)
 
 
 def test_the_experiments_use_public_names_alone():
@@ -63,9 +72,10 @@ def test_every_cell_is_a_training(folder, tmp_path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_hold_on_to_one_recipe(name, folder, tmp_path):
-    """Columns differ in norm, initialisation, unit response, orthonormal bases, clipping and rate alone."""
-    free = {"model.norm", "model.head_norm", "model.unit_response", "model.orthonormal", "model.method"}
-    free |= {"init.method", "init.layers", "init.table", "optimizer.rate", "optimizer.agc"}
+    """Columns differ in norm, initialisation, the parts of the recipe, optimiser and rate alone."""
+    free = {"model.norm", "model.head_norm", "model.unit_response", "model.precondition", "model.method"}
+    free |= {"init.method", "init.layers", "init.table", "init.center"}
+    free |= {"optimizer.rate", "optimizer.agc", "optimizer.name"}
     for grid in grids_of(name, Options(tmp_path, folder)):
         recipes = {}
         for cell in grid.cells():
@@ -74,17 +84,20 @@ def test_tables_hold_on_to_one_recipe(name, folder, tmp_path):
             axes = tuple((k, v) for k, v in cell.items() if k not in varied)
             assert settings == recipes.setdefault(axes, settings)
         rates = {grid.settings(cell)["optimizer.rate"] for cell in grid.cells()}
-        assert len(rates) == 1 or "norm-free" in name
+        assert len(rates) == 1 or grid.name.removesuffix("-rates") in WITH_RATES
 
 
 def test_norm_free_is_the_recipe_at_the_rate_of_all():
     recipe = flat(RECIPES["norm-free"])
-    assert {
-        **COLUMNS["norm-free"],
-        "optimizer.rate": recipe["optimizer.rate"],
-        "model.norm": "none",
-    } == recipe
-    assert COLUMNS["unit + direct + AGC"] == COLUMNS["norm-free"]
+    shared = {**SCHEDULE, "optimizer.rate": recipe["optimizer.rate"], "model.norm": "none"}
+    assert {**COLUMNS["norm-free"], **shared} == recipe
+
+
+def test_a_part_of_the_recipe_is_taken_out_by_its_default():
+    """Without all of its parts the recipe is direct, and no part is left out."""
+    without = {**NORM_FREE, **{name: value for part in PARTS.values() for name, value in part.items()}}
+    assert configuration(without) == configuration(COLUMNS["direct"])
+    assert all(configuration({**NORM_FREE, **part}) != configuration(NORM_FREE) for part in PARTS.values())
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -170,6 +183,39 @@ def test_validation_data_are_no_test_data(make, tmp_path):
     assert 0.15 < len(rest) / len(every) < 0.25
 
 
+def test_rates_of_long_trainings_are_chosen_on_two_tenths_of_the_shapes(tmp_path):
+    """One to train, another to choose by; what is trained is the same but for its length."""
+    long = shapes_long(Options(tmp_path))
+    short = shapes_short(replace(long, settings={**long.settings, "data.train_size": 40}))
+    data = short.load(configuration(short.settings))
+    train, rest = ({sample.name for sample in part} for part in (data.train, data.test))
+    assert (len(train), len(rest), len(train & rest)) == (4, 4, 0)
+    assert {**short.settings, "evaluate_every": 1, "data.train_size": 500} == long.settings
+    assert short.batch(2)["epochs"] < long.batch(2)["epochs"]
+
+
+def test_the_features_of_the_tile_are_scaled_by_the_half_to_train(tmp_path):
+    write_tile(tmp_path)
+    data = scenarios.tile(tmp_path / "ahn3_delft.npz", scaled=True)
+    (train,), (test,) = list(data.train), list(data.test)
+    assert train.features[:, 1].mean().abs() < 1e-5
+    assert train.features[:, 1].std() == pytest.approx(1, abs=1e-5)
+    assert test.features[:, 1].mean().abs() > 1e-5  # it has no part in it
+
+
+def test_a_rate_counts_as_chosen_when_all_were_tried(tmp_path):
+    choice, table = grids_of("table-long", Options(tmp_path))
+    assert table.notes[-1].endswith("none yet.")
+    store = Store(tmp_path / "table-long-rates.jsonl")
+    for cell in choice.select(["batch=2", "column=GN"]):
+        result = {"accuracy": 0.5 - abs(cell["rate"] - 0.01), "diverged": None}
+        store.append({"cell": cell, "result": result, "recipe": fingerprint(choice.settings(cell))})
+    *_, table = grids_of("table-long", Options(tmp_path))
+    assert table.notes[-1].endswith("validation data: Shapes batch 2 GN 0.01.")
+    chosen = [table.settings(c) for c in table.cells() if (c["batch"], c["column"]) == (2, "GN")]
+    assert {settings["optimizer.rate"] for settings in chosen} == {0.01}
+
+
 FEW = scenarios.Scenario(
     "Shapes",
     "few shapes",
@@ -179,7 +225,7 @@ FEW = scenarios.Scenario(
         **{"epochs": 1, "data.drop_last": True},
     },
     "modelnet40",
-    resumable=True,
+    preset="paper",
 )
 
 
@@ -191,7 +237,7 @@ def test_a_long_table_from_the_command_to_the_report(tmp_path, monkeypatch):
     assert main([*command, *chosen]) == 0
     lines = (tmp_path / "table-kpconv.jsonl").read_text()
     records = [json.loads(line) for line in lines.splitlines()]
-    columns = ["direct", "BN", "BN, not in the head", "LSUV", "norm-free"]
+    columns = ["direct", "BN", "BN, not in the head", "LSUV"]
     assert [record["cell"]["column"] for record in records] == columns
     for record, column in zip(records, columns, strict=True):
         run = tmp_path / "table-kpconv" / f"Shapes-2-KPConv-{column}-0"
@@ -210,6 +256,53 @@ def test_a_long_table_from_the_command_to_the_report(tmp_path, monkeypatch):
     assert "few shapes" in (tmp_path / "table-kpconv.html").read_text()
 
 
+class Stopping(list):
+    """Samples; when one has been read so often in all, the process is asked to end."""
+
+    def __init__(self, samples, reads):
+        super().__init__(samples)
+        self.left = reads
+
+    def __getitem__(self, index):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().__getitem__(index)
+
+
+def test_a_long_cell_that_was_stopped_goes_on_where_it_was(tmp_path):
+    """In the middle of an epoch; what comes out is what would have come out."""
+    axes = {"batch": (2,), "method": ("MCConv",), "column": ("norm-free",)}
+    samples = [Shapes(8, "train", 64)[i] for i in range(8)]
+
+    def grid(reads):
+        data = Data(Stopping(samples, reads), Shapes(6, "test", 64), Shapes(1).classes, 1)
+        scenario = replace(
+            FEW, settings={**FEW.settings, "epochs": 3}, preset="long", load=lambda config: data
+        )
+        return Grid("toy", "A toy", [scenario], axes, seeds=1)
+
+    def result(folder):
+        (record,) = Store(folder / "toy.jsonl").read()
+        rows = record["result"].pop("history")
+        assert [row["epoch"] for row in rows] == [1, 2, 3]
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows], record["result"][
+            "accuracy"
+        ]
+
+    stopped, whole = Options(tmp_path / "stopped"), Options(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(grid(reads=18), stopped)
+    cell = stopped.output / "toy" / "Shapes-2-MCConv-norm-free-0"
+    assert not (stopped.output / "toy.jsonl").exists()
+    assert len((cell / "metrics.jsonl").read_text().splitlines()) == 1  # in the second epoch
+    step = torch.load(cell / "last.ckpt", weights_only=True)["global_step"]
+    assert 4 < step < 8
+    assert run(grid(reads=0), stopped)
+    assert run(grid(reads=0), whole)
+    assert result(stopped.output) == result(whole.output)
+
+
 def test_a_table_to_transfer_from_is_made_once(tmp_path, monkeypatch):
     for name, value in {"CLOUDS": 2, "DEPTH": 2, "CHANNELS": 4, "PAPER_METHODS": ("KPConvN",)}.items():
         monkeypatch.setattr(table_transfer, name, value)
@@ -225,8 +318,10 @@ def test_a_table_to_transfer_from_is_made_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "only"),
     [
-        ("table-depth", {"depth": 10, "method": "KPConvN", "column": "unit + direct + AGC"}),
+        ("table-depth", {"depth": 10, "method": "KPConvN", "column": "norm-free"}),
         ("table-third-party", {"depth": 5, "column": "variance_init"}),
+        ("table-any-network", {"batch": 2, "network": "DGCNN"}),
+        ("table-any-network", {"batch": 1, "network": "PointNet"}),
         ("pointconv-architecture", {"batch": 1, "column": "direct"}),
         ("table-orig-arch", {"network": "original"}),
         ("init-time", {"method": "MCConv", "measured": "direct", "data": "Shapes"}),
@@ -237,7 +332,7 @@ def test_networks_and_measures_of_their_own_run(name, only, tmp_path):
     if name == "table-third-party":
         pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
     write_tile(tmp_path)
-    (grid,) = grids_of(name, Options(tmp_path, tmp_path))
+    grid = grids_of(name, Options(tmp_path, tmp_path))[-1]
     cells = [cell for cell in grid.cells() if only.items() <= cell.items() and cell["seed"] == 0]
     scenario = grid.scenario(cells[0])
     small = {
@@ -249,7 +344,12 @@ def test_networks_and_measures_of_their_own_run(name, only, tmp_path):
     for cell in cells:
         config = configuration({**grid.settings(cell), **small})
         data = data or scenario.load(config)
-        result = grid.run(config, data, cell, grid.model(config, data, cell, weights_generator(0)))
+        model = grid.model(config, data, cell, weights_generator(0))
+        if model is not None:
+            convolutions = [m for m in model.modules() if isinstance(m, pv.PointConvolution)]
+            for part in ("unit_response", "precondition"):
+                assert {getattr(conv, part) for conv in convolutions} <= {getattr(config.model, part)}
+        result = grid.run(config, data, cell, model)
         assert result["diverged"] is None
         assert result["history"][0]["train_loss"] > 0
         assert 0 <= result["accuracy"] <= 1
@@ -267,3 +367,24 @@ def test_committed_results_are_of_the_recipes_as_they_are(name, folder):
         assert changed == 0
         assert len(same) == len({json.dumps(record["cell"]) for record in store.read()})
         assert markdown.markdown(grid, same) == (RESULTS / f"{grid.name}.md").read_text("utf8")
+
+
+def test_rates_are_the_best_on_validation_data(tmp_path):
+    """Each column its own, by the mean of two networks at batch 2, and by the numbers of no other table."""
+    options = Options(tmp_path)
+    choice, _ = grids_of("table-any-network", options)
+    assert {cell["network"] for cell in choice.cells()} == {"PointNet++", "PointNeXt"}
+    store, sums = Store(tmp_path / f"{choice.name}.jsonl"), {}
+    for number, cell in enumerate(choice.cells()):
+        assert cell["batch"] == 2
+        place = cell["column"], cell["rate"]
+        value = (0.37 * number) % 1
+        sums[place] = sums.get(place, 0.0) + value
+        record = {"result": {"accuracy": value}, "recipe": fingerprint(choice.settings(cell))}
+        store.append({"cell": cell, **record})
+    best = {column: max((v, rate) for (c, rate), v in sums.items() if c == column)[1] for column, _ in sums}
+    _, table = grids_of("table-any-network", options)
+    assert len(set(best.values())) > 1
+    for cell in table.cells():
+        assert table.settings(cell)["optimizer.rate"] == best[cell["column"]], cell
+    assert f"Shapes BN {best['BN']:g}, " in table.notes[-1]

@@ -42,6 +42,10 @@ CONVOLUTIONS = {
     "circular": {"padding": 1, "padding_mode": "circular", "stride": 2},
     "same, reflect": {"padding": "same", "padding_mode": "reflect", "dilation": 2},
     "all": {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
+    "pointwise": {"kernel_size": 1},
+    "pointwise, groups": {"kernel_size": 1, "groups": 2},
+    "pointwise, stride": {"kernel_size": 1, "stride": 2},
+    "pointwise, padding": {"kernel_size": 1, "padding": 1},
 }
 TRANSPOSED = {
     "plain": {},
@@ -55,7 +59,7 @@ TRANSPOSED = {
 @pytest.mark.parametrize("options", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_convolution(dims, options):
-    layer = getattr(nn, f"Conv{dims}d")(4, 4, 3, **options)
+    layer = getattr(nn, f"Conv{dims}d")(4, 4, **{"kernel_size": 3, **options})
     x = noise(2, 4, *[7, 6][:dims]) if dims < 3 else noise(1, 4, 5, 5, 5)
     assert z_of(layer, x) == pytest.approx(oracle(layer, x), rel=1e-10)
 

@@ -94,22 +94,40 @@ def test_modes(batches):
     x = torch.ones(4000, 4)
     net = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4))
     z = {
-        mode: pv.variance_init(net, [x] * batches, mode=mode).layers[0].second_moment
+        mode: pv.variance_init(net, [x] * batches, mode=mode, dropout=True).layers[0].second_moment
         for mode in ("train", "eval", None)
     }
     assert z["eval"] == pytest.approx(4)
     assert z["train"] == pytest.approx(8, rel=0.1)  # 16,000 coins: 0.8 % deviation
     assert z[None] == pytest.approx(8, rel=0.1)
+    assert pv.variance_init(net, [x] * batches).layers[0].second_moment == pytest.approx(4)
     net.eval()
     assert pv.variance_init(net, x, mode=None).layers[0].second_moment == pytest.approx(4)
     with pytest.raises(ValueError, match="mode must be 'train', 'eval' or None"):
         pv.variance_init(net, x, mode="test")
 
 
+@pytest.mark.parametrize("start", [pv.variance_init, pv.lsuv_init, pv.data_dependent_init])
+def test_behind_dropout_the_variance_is_right_in_evaluation(start):
+    """Norms stay in training mode: in evaluation theirs would be the statistics of nothing."""
+    parts = [part for _ in range(3) for part in (nn.Linear(32, 32), nn.ReLU(), nn.Dropout(0.5))]
+    net, x = nn.Sequential(nn.BatchNorm1d(32), *parts, nn.Linear(32, 5)), noise(400, 32) * 100
+    start(net, x, generator=seeded())
+    assert all(module.training for module in net.modules())
+    net[0].momentum = None
+    net[0].reset_running_stats()
+    net(x)
+    pv.testing.assert_variance(net, x, 0.8, 1.2, mode="eval")
+    start(net, x, dropout=True, generator=seeded())
+    with pytest.raises(AssertionError, match="outside"):
+        pv.testing.assert_variance(net, x, 0.5, 2, mode="eval")
+
+
 def test_every_pass_of_a_batch_meets_the_same_dropout():
     """Orthogonal weights keep the norm of a row: Z says what the output will be, if all is the same."""
     net = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 16, bias=False))
-    entry = pv.lsuv_init(net, [noise(8, 16, seed=1), noise(8, 16, seed=2)]).layers[0]
+    batches = [noise(8, 16, seed=1), noise(8, 16, seed=2)]
+    entry = pv.lsuv_init(net, batches, dropout=True).layers[0]
     assert entry.variance == pytest.approx(1 / entry.second_moment, rel=1e-4)
 
 
@@ -179,3 +197,35 @@ def test_wrong_kinds_of_batches():
     for empty in ([], iter(())):
         with pytest.raises(ValueError, match="no batches"):
             pv.variance_init(conv, empty)
+
+
+class Two(nn.Module):
+    """Takes a tensor, and perhaps another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, *, scale=1.0):
+        return self.linear(x * scale)
+
+
+LABELLED = {
+    "tuple": lambda x: (x, torch.arange(8)),
+    "mapping": lambda x: {"x": x, "label": torch.arange(8), "scale": 1.0},
+    "loader": lambda x: DataLoader(TensorDataset(x, torch.arange(8)), batch_size=8),
+}
+
+
+@pytest.mark.parametrize("make", LABELLED.values(), ids=LABELLED)
+def test_labels_that_a_model_has_no_parameter_for_are_left_out(make):
+    one, other, x = Two(), Two(), noise(8, 4)
+    pv.variance_init(one, make(x), generator=seeded())
+    pv.variance_init(other, x, generator=seeded())
+    assert same(one, other)
+
+
+@pytest.mark.parametrize("batch", [{"y": noise(8, 4)}, ()], ids=["mapping", "empty"])
+def test_a_batch_that_does_not_fit_is_an_error_that_names_the_way_out(batch):
+    with pytest.raises(TypeError, match=r"does not fit the forward of Two .*: say by forward="):
+        pv.variance_init(Two(), batch)

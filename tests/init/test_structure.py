@@ -1,5 +1,7 @@
 """The initialisation walks through whole models: order, shared layers, levels, batches that differ."""
 
+import threading
+
 import pytest
 import torch
 from convolution_cases import seeded
@@ -132,6 +134,62 @@ def test_a_layer_that_only_a_later_batch_reaches_is_set():
     )
     report = pv.variance_init(net, [noise(10, 4), noise(60, 4), noise(90, 4)])
     assert {entry.name for entry in report.layers} == {"small", "large"}
+
+
+def test_each_batch_takes_one_pass():
+    """What is not a layer, such as the search for neighbours in a model, runs once for each batch."""
+    searches = []
+    net = Wired(
+        lambda net, x: net.body(searches.append(len(x)) or x),
+        body=nn.Sequential(*(part for _ in range(24) for part in (nn.Linear(4, 4), nn.ReLU()))),
+    )
+    sizes = [11, 12, 13, 14, 15, 16, 17, 18]
+    report = pv.variance_init(net, [noise(n, 4, seed=n) for n in sizes], exact=True, center=0.5)
+    assert searches == sizes
+    assert (len(report.layers), report.passes, report.batches) == (24, 8, 8)
+
+
+class Remembers(nn.Module):
+    """Keeps something of its input for later in the same pass, as many networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 40), nn.Linear(40, 40)
+        self.scale = None
+
+    def forward(self, x):
+        self.scale = x.std()
+        x = self.one(x).relu()
+        return self.two(x / self.scale)
+
+
+def test_what_a_model_remembers_of_a_batch_is_not_mixed_up_with_another_batch():
+    batches = [noise(30, 4) * factor for factor in (1.0, 10.0, 100.0)]
+    net = Remembers()
+    report = pv.variance_init(net, batches, generator=seeded())
+    assert net.scale is None
+    inputs = [net.one(x).relu() / x.std() for x in batches]
+    expected = sum(float(x.detach().double().square().sum(1).mean()) for x in inputs) / 3
+    assert report["two"].second_moment == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_torch_keeps_for_each_thread_holds_for_several_batches_too():
+    seen = []
+    net = Wired(lambda net, x: seen.append((torch.is_grad_enabled(), y := net.linear(x))) or y, linear=mlp(2))
+    with torch.autocast("cpu", torch.bfloat16):
+        pv.variance_init(net, [noise(8, 4), noise(8, 4)])
+    assert [grad for grad, _ in seen] == [False, False]
+    assert {y.dtype for _, y in seen} == {torch.bfloat16}
+
+
+def test_an_error_in_one_of_several_batches_ends_all_threads():
+    before = threading.active_count()
+    net = Wired(
+        lambda net, x: net.b(net.a(x) / (1 if len(x) < 9 else [])), a=nn.Linear(4, 4), b=nn.Linear(4, 4)
+    )
+    with pytest.raises(TypeError, match="unsupported operand"):
+        pv.variance_init(net, [noise(8, 4), noise(9, 4), noise(8, 4)])
+    assert threading.active_count() == before
 
 
 def test_a_forward_that_reaches_no_layer_is_an_error():

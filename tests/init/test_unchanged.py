@@ -116,3 +116,47 @@ def test_a_layer_without_neighbours_is_an_error_that_names_it():
     far = pv.PointCloud(torch.rand(5, 3, generator=seeded()) + 10)
     with pytest.raises(ValueError, match=r"^conv: its input is 0 everywhere \(are there neighbours\?"):
         pv.variance_init(net, (noise(20, 4), pv.ball_query(support, far, 0.2)))
+
+
+# Gates
+
+GATES = {
+    "a density net": lambda: nn.Sequential(
+        *(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1), nn.ReLU())
+    ),
+    "one number": lambda: nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU()),
+}
+
+
+def gated(gate):
+    net = nn.ModuleDict({"gate": gate, "body": nn.Linear(4, 64), "head": nn.Linear(64, 3)})
+    net.forward = lambda x: net["head"](net["body"](x).relu() * net["gate"](x.norm(dim=1, keepdim=True)))
+    return net
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("make", GATES.values(), ids=GATES)
+def test_a_draw_does_not_shut_a_gate(make, batches):
+    """All its inputs are positive: with any one sign of the weights a ReLU lets nothing through."""
+    for seed in range(12):
+        net = gated(make())
+        report = pv.variance_init(net, [noise(50, 4, seed=i) for i in range(batches)], generator=seeded(seed))
+        assert report.left_alone == {}
+        assert net(noise(50, 4)).any()
+
+
+class Shut(nn.Module):
+    def forward(self, x):
+        return 0 * x
+
+
+@pytest.mark.parametrize("start", [INITIALISATIONS["one batch"], INITIALISATIONS["batches"]])
+def test_a_layer_behind_a_gate_that_stays_shut_is_left_alone_with_a_warning(start):
+    net = nn.Sequential(nn.Linear(4, 8), Shut(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    before = net[2].weight.clone()
+    net[2].bias.data.fill_(1.0)
+    with pytest.warns(UserWarning, match=r"^2 is left alone: its input is 0 everywhere"):
+        report = start(net, noise(32, 4))
+    assert list(report.left_alone) == ["2"]
+    assert torch.equal(net[2].weight, before)
+    assert bool(net[2].bias.eq(1).all())

@@ -114,28 +114,29 @@ def test_queries_are_the_input_where_none_are_given():
 @pytest.mark.parametrize(
     ("method", "norm"), [("MCConv", "none"), ("PointConv", "batch"), ("KPConvN", "group"), ("PCCNN", "layer")]
 )
-def test_checkpoints_change_nothing(method, norm):
+def test_recomputing_changes_nothing(method, norm):
     """Dropout draws the same again, batch norm counts a batch once."""
     cloud = clouds(40, 30)
-    models = [small(method, norm=norm, checkpoint=checkpoint) for checkpoint in (False, True)]
+    models = [small(method, norm=norm, recompute=recompute) for recompute in (False, True)]
     levels, features = models[0].hierarchy(cloud, generator=seeded()), features_of(cloud, 2)
     plain, saved = (gradients(model, features, levels) for model in models)
     torch.testing.assert_close(saved, plain)
     torch.testing.assert_close(models[1].state_dict(), models[0].state_dict())
 
 
-def test_checkpoints_keep_less():
+def test_recomputing_keeps_less():
     cloud = clouds(200)
 
-    def kept(checkpoint):
-        model = small(checkpoint=checkpoint)
+    def kept(**options):
+        model = small(**options)
         levels, features = model.hierarchy(cloud, generator=seeded()), features_of(cloud, 2)
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
             model(features, levels)
         return sum(sizes)
 
-    assert kept(True) < 0.5 * kept(False)
+    assert kept(recompute=True) < 0.5 * kept()
+    assert kept(checkpoint=True) == kept(recompute=True)  # the older name
 
 
 def test_queries_travel():

@@ -81,6 +81,31 @@ def test_an_evaluation_goes_over_the_summary(tmp_path):
     assert "10 votes" in words(read(run))
 
 
+def test_an_evaluation_shows_what_is_taken_for_what_and_where(tmp_path):
+    run = write_run(tmp_path / "run", "none", "direct")
+    result = {"votes": 1, "accuracy": 0.75, "mean_accuracy": 0.5, "mean_iou": 0.25}
+    result |= {"iou": {"cone": 0.25, "torus": None}, "precision": {"cone": 0.125, "torus": None}}
+    result |= {"recall": {"cone": 0.375, "torus": None}, "labels": {"cone": 1234, "torus": 0}}
+    result |= {"confusion": {"cone": {"cone": 463, "torus": 771}, "torus": {}}}
+    result |= {"files": [{"file": f"tile {n:02}", "accuracy": n / 100} for n in range(30)]}
+    result |= {"maps": {"tile 00": "evaluation/worst-1.npz", "tile 01": "evaluation/gone.npz"}}
+    (run / "evaluation.json").write_text(json.dumps(result))
+    (run / "evaluation").mkdir()
+    points = np.random.default_rng(0).random((50, 3))
+    arrays = {"points": points, "label": np.arange(50) % 2, "prediction": np.zeros(50, int)}
+    np.savez(run / "evaluation" / "worst-1.npz", **arrays)
+    page = read(run)
+    text = words(page)
+    for found in ("0.1250", "0.3750", "1,234", "62.5", "tile 19", "Worst files, 20 of 30"):
+        assert found in text
+    assert "tile 20" not in text
+    assert page.count("table", "matrix") == 1
+    assert page.count("figure", "cloud") == 1  # the other was removed
+    assert "Errors in tile 00, from above" in text
+    (drawn,) = (data for data in page.data if "layers" in data)
+    assert drawn["layers"][0]["counts"] == [25, 25]
+
+
 def test_a_run_that_has_only_begun(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "train_loss": 2.0}) + "\n")
     assert "not finished" in words(read(tmp_path))

@@ -122,6 +122,9 @@ def everything(report, text, folder):
     report.curves({text: [1, 2, 3], "b": [1, 2, 3]}, title=text, xlabel=text, ylabel=text)
     report.panels({text: {text: [1, 2, 3], "b": [1, 2, 3]}})
     report.cloud(np.zeros((2, 3)), [0, 0], classes=[text], values={text: [1, 2]}, title=text)
+    report.versions(np.zeros((2, 3)), [0, 0], {text: [0, 0]}, [text], {text: text})
+    report.map(np.zeros((2, 3)), [0, 0], [0, 0], [text], title=text)
+    report.matrix({text: {text: 1}}, text)
     picture = folder / "picture.svg"
     picture.write_text(text)
     report.image(picture, text)
@@ -260,6 +263,10 @@ def test_markdown_becomes_what_it_is():
         (lambda r: r.cloud(np.zeros((2, 3)), colors=np.zeros((2, 4))), "colors"),
         (lambda r: r.cloud(np.zeros((2, 3)), values={"density": [1, np.inf]}), "density must be finite"),
         (lambda r: r.cloud(np.zeros((2, 3)), max_points=0), "max_points"),
+        (
+            lambda r: r.versions(np.zeros((2, 3)), [0, 0], {"x": [0]}, ["a"]),
+            r"predictions must be numbers \[2\]",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -319,5 +326,65 @@ class TestCloud:
         other.cloud(np.random.default_rng(0).random((1000, 3)), max_points=100)
         assert read(other).data == page.data
 
+    def test_versions_have_the_same_layers_whatever_they_hold(self):
+        report = Report("t")
+        predictions = {"good": [0, 1, 2], "bad": [1, 1, 1], "none": [-1, -1, -1]}
+        notes = {"good": "100 %\nof all"}
+        report.versions(np.eye(3), [0, 1, 2], predictions, ["a", "b", "c"], notes)
+        page = read(report)
+        assert page.count("figure", "cloud") == 4
+        assert {"truth", "good", "bad", "none", "100 %", "of all"} <= set(page.words)
+        lists = [[(layer["name"], layer["names"]) for layer in one["layers"]] for one in page.data]
+        assert all(each == lists[0] for each in lists)
+        assert [name for name, _ in lists[0]] == ["errors", "classes"]
+        for one, found in zip(page.data, ([0, 1, 2], *predictions.values()), strict=True):
+            places = np.array(self.unpack(one["positions"], "<i2")).reshape(3, 3).argmax(1)  # in random order
+            errors, classes = (
+                [layer["names"][i] for i in self.unpack(layer["data"], "u1")] for layer in one["layers"]
+            )
+            told = [{0: "a", 1: "b", 2: "c", -1: "no label"}[found[place]] for place in places]
+            assert classes == told
+            truth = ["abc"[place] for place in places]
+            assert errors == [t if t == c else "wrong" for t, c in zip(truth, told, strict=True)]
+
     def test_one_point(self):
         assert self.payload([[1.0, 2.0, 3.0]])["count"] == 1
+
+
+def test_a_matrix_has_shares_of_each_row():
+    report = Report("page")
+    report.matrix({"floor": {"floor": 3, "wall": 1}, "wall": {"floor": 2000}, "door": {}}, "errors")
+    page = read(report)
+    cells = [found for tag, found in page.elements if tag == "td" and "style" in found]
+    shares = [float(found["style"].removeprefix("--share: ")) for found in cells]
+    assert shares == [0.75, 0.25, 0, 1, 0, 0, 0, 0, 0]
+    assert [i for i, found in enumerate(cells) if "right" in found["class"]] == [0, 4, 8]
+    assert cells[3]["title"] == "wall, predicted floor: 2,000"
+    assert {"75.0", "25.0", "100.0", "2,000"} <= set(page.words)
+    assert "0.0" not in page.words
+
+
+def test_a_map_is_flat_with_the_errors_on_top():
+    points = np.random.default_rng(0).uniform(0, 10, (100, 3)) * [1, 2, 5]
+    labels, predictions = np.arange(100) % 3 - 1, np.zeros(100, int)
+    report = Report("page")
+    report.map(points, labels, predictions, ["a", "b"], title="map")
+    (data,) = read(report).data
+    assert data["above"]
+    assert len(data["middle"]) == 2  # there is no height to tell
+    assert [layer["name"] for layer in data["layers"]] == ["errors", "predictions", "labels"]
+    errors = data["layers"][0]
+    assert dict(zip(errors["names"], errors["counts"], strict=True)) == {
+        "no label": 34,
+        "right": 33,
+        "wrong": 33,
+    }
+    states = np.frombuffer(base64.b64decode(errors["data"]), np.uint8)
+    height = np.frombuffer(base64.b64decode(data["positions"]), "<i2").reshape(-1, 3)[:, 2]
+    wrong = states == errors["names"].index("wrong")
+    assert height[wrong].min() > height[~wrong].max()
+    assert np.ptp(height) < 100  # of 65,534
+    with pytest.raises(ValueError, match=r"a label and a prediction per point, got 100, 99 and 100"):
+        report.map(points, labels[1:], predictions, ["a", "b"])
+    with pytest.raises(ValueError, match=r"points of a map must have shape"):
+        report.map(points[:, :1], labels, predictions, ["a", "b"])

@@ -44,8 +44,10 @@ def test_null_is_the_default_of_the_network_but_of_max_neighbors() -> None:
     assert given(channels=[3], reach=2.0) == {**plain, "channels": [3], "reach": 2.0}
 
 
-def test_recompute_is_called_checkpoint() -> None:
+def test_recompute_was_once_called_checkpoint() -> None:
     assert given(recompute=True)["checkpoint"] is True
+    sizes = {"channels": [4], "radii": [0.2], "recompute": True}
+    assert build_model(ModelConfig(network="unet", **sizes), room_data()).recompute is True
 
 
 def test_basis_and_estimator_replace_the_method() -> None:

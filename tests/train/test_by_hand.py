@@ -64,12 +64,8 @@ def point_loss(scores: Tensor, batch: Any, weights: list[float]) -> Tensor:
 
 
 def clip_units(model: nn.Module, limit: float) -> None:
-    """No unit's gradient is longer than ``limit`` times its weights; the last layer is left alone."""
-    last = [module for module in model.modules() if getattr(module, "weight", None) is not None][-1]
-    left_alone = {id(parameter) for parameter in last.parameters()}
+    """No unit's gradient is longer than ``limit`` times its weights."""
     for name, parameter in model.named_parameters():
-        if id(parameter) in left_alone:
-            continue
         if parameter.dim() == 1:  # as a whole
             units = [(parameter.data, parameter.grad)]
         elif name.endswith("convolution.weight"):  # [basis, in, out]

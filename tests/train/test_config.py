@@ -22,14 +22,28 @@ def test_yaml_and_back(name: str, tmp_path: Path) -> None:
     assert list(yaml.safe_load(path.read_text())) == [setting.name for setting in fields(Config)]
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "norm-free"])
-def test_norm_free_goes_with_any_recipe(name: str) -> None:
-    alone, combined = load_config(name), load_config(name, "norm-free")
-    assert combined.model.unit_response
-    assert combined.optimizer.agc == 0.05
-    assert combined.optimizer.rate == 0.01
-    assert combined.optimizer.milestones == alone.optimizer.milestones
-    assert combined.data == alone.data
+WAYS = ("norm-free", "published")
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in WAYS])
+def test_recipes_of_data_are_norm_free_unless_published_goes_over_them(name: str) -> None:
+    """A recipe of data says nothing that belongs to the way of training; both ways say the same settings."""
+    alone, again, published = (load_config(name, *way) for way in ((), ("norm-free",), ("published",)))
+    assert alone == again
+    assert (alone.model.unit_response, alone.model.precondition, alone.init.center) == (True, True, "auto")
+    assert (alone.optimizer.agc, alone.optimizer.rate, alone.optimizer.schedule) == (0.05, 0.03, "cosine")
+    off = published.model
+    assert (off.unit_response, off.precondition, published.init.center) == (False, False, 0)
+    found = published.optimizer
+    assert (found.agc, found.rate, found.schedule) == (None, 0.005, "milestones")
+    assert load_config(name, "published", "norm-free") == alone
+    assert published.data == alone.data
+
+
+def test_the_default_is_the_recipe_norm_free() -> None:
+    assert Config() == load_config("norm-free") == load_config("published", "norm-free")
+    for section, settings in RECIPES["norm-free"].items():
+        assert set(settings) == set(RECIPES["published"][section])
 
 
 def test_order_of_precedence(tmp_path: Path) -> None:
@@ -44,7 +58,7 @@ def test_order_of_precedence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        ("nothing", [], "neither a YAML file nor a recipe; recipes: modelnet40, norm-free"),
+        ("nothing", [], "neither a YAML file nor a recipe; recipes: classify, modelnet40, norm-free"),
         ("shapes", ["--data.batch_size=many"], "batch_size"),
         ("shapes", ["--data.batchsize=1"], "batchsize"),
         ("shapes", ["--model.norm=instance"], "no norm 'instance'; known are none, batch, group, layer"),
@@ -89,12 +103,42 @@ top: {epochs: 30, evaluate_every: 1, votes: 1, seed: 0, threads: null, bf16: fal
 """
 
 
-def test_settings_keep_their_names_and_defaults() -> None:
-    """A config.yaml of an earlier version has the names, and means the defaults where it has none."""
-    now = asdict(Config())
-    for section, values in yaml.safe_load(DEFAULTS).items():
-        found = now if section == "top" else now[section]
-        assert {name: found[name] for name in values} == values
+@pytest.mark.parametrize(
+    ("given", "wrong", "right"),
+    [
+        ({"data": {"bath_size": 1}}, "--data.bath_size=1", "data.batch_size"),
+        ({"epoch": 1}, "--epoch=1", "epochs"),
+        ({"optimiser": {"rate": 1}}, "--optimiser.rate=1", "optimizer.rate"),
+    ],
+)
+def test_did_you_mean(given: dict[str, Any], wrong: str, right: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(given))
+    for sources, overrides in (([given], []), ([path], []), (["shapes"], [wrong])):
+        with pytest.raises(ValueError, match=rf"\(did you mean '{right}'\?\)"):
+            load_config(*sources, overrides=overrides)
+    with pytest.raises(ValueError, match=r"zzzzz=1$"):
+        load_config("shapes", overrides=["--zzzzz=1"])
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate"])
+def test_the_rate_as_others_call_it(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"optimizer: {{{name}: 1e-3, momentum: 0.5}}\n")
+    assert (load_config(path).optimizer.rate, load_config(path).optimizer.momentum) == (1e-3, 0.5)
+    assert load_config(path, overrides=[f"--optimizer.{name}=0.25"]).optimizer.rate == 0.25
+    assert load_config(path, {"optimizer": {name: 0.5}}).optimizer.rate == 0.5
+    assert "lr" not in load_config(path).to_yaml().split()
+
+
+def test_a_run_of_an_earlier_version_means_what_it_meant(tmp_path: Path) -> None:
+    """Its config.yaml has all settings of its time, whose names stay; those that are newer were off."""
+    sections = yaml.safe_load(DEFAULTS)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(sections | sections.pop("top")))
+    assert load_config(path) == load_config("published")
+    path.write_text("model: {unit_response: false}\n")  # not a whole run: all else is as it is now
+    assert load_config(path).model.precondition
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,13 @@ def test_matches_sets(generator: torch.Generator) -> None:
         shares.append(len(is_c & said_c) / len(is_c))
         ious.append(len(is_c & said_c) / len(is_c | said_c))
         assert metrics.iou[name] == pytest.approx(ious[-1])
-    assert metrics.iou["e"] is None
+        assert metrics.precision[name] == pytest.approx(len(is_c & said_c) / len(said_c))
+        assert metrics.recall[name] == pytest.approx(shares[-1])
+        assert metrics.labels[name] == len(is_c)
+        for d, other in enumerate("abcd"):
+            assert metrics.confusion[name].get(other, 0) == sum(int(predicted[i]) == d for i in is_c)
+    assert (metrics.iou["e"], metrics.precision["e"], metrics.recall["e"]) == (None, None, None)
+    assert (metrics.labels["e"], metrics.confusion["e"]) == (0, {})
     assert metrics.mean_accuracy == pytest.approx(sum(shares) / 4)
     assert metrics.mean_iou == pytest.approx(sum(ious) / 4)
 
@@ -40,11 +46,14 @@ def test_nothing_to_compare() -> None:
     assert metrics.count == 0
 
 
-def test_predicted_but_never_there_counts_as_an_error() -> None:
+def test_means_are_over_the_classes_of_the_labels_whatever_is_predicted() -> None:
     metrics = Metrics.of(confusion(torch.tensor([1, 0]), torch.tensor([0, 0]), 3), ["a", "b", "c"])
-    assert metrics.iou == {"a": 0.5, "b": 0.0, "c": None}
-    assert metrics.mean_iou == 0.25
-    assert metrics.mean_accuracy == 0.5
+    assert metrics.iou == {"a": 0.5, "b": None, "c": None}
+    assert metrics.mean_iou == metrics.mean_accuracy == 0.5
+    assert metrics.classes == 1
+    # As a run counts that has diverged: over the same classes.
+    other = Metrics.of(confusion(torch.tensor([0, 0]), torch.tensor([0, 0]), 3), ["a", "b", "c"])
+    assert other.classes == 1
 
 
 def test_as_text() -> None:
@@ -52,10 +61,11 @@ def test_as_text() -> None:
     assert text.splitlines() == [
         "accuracy: 0.5000",
         "mean accuracy: 0.5000",
-        "mean iou: 0.2500",
-        "  floor  0.5000",
-        "  a      0.0000",
-        "  wall   -",
+        "mean IoU: 0.5000 over 1 of 3 classes",
+        "            IoU  precision  recall  labels",
+        "  floor  0.5000     1.0000  0.5000  2",
+        "  a           -     0.0000       -  0",
+        "  wall        -          -       -  0",
     ]
     assert str(Metrics.of(torch.zeros(0, 0), [])).splitlines()[0] == "accuracy: nan"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from training_cases import one_cloud, prepared, small_classifier
 
-from pointvar.train import ClassificationModule, DivergedError, OptimizerConfig, SegmentationModule
+from pointvar.train import RECIPES, ClassificationModule, DivergedError, OptimizerConfig, SegmentationModule
 
 
 class Given(nn.Module):
@@ -33,7 +33,8 @@ def batch(scores: Any, labels: list[int], seed: int = 0) -> Any:
 
 def module(model: nn.Module | None = None, steps: int | None = None, **settings: Any) -> ClassificationModule:
     """As in a trainer that has come to the third epoch, on the second of two ranks."""
-    made = ClassificationModule(model or Given(), ["a", "b"], OptimizerConfig(**settings), steps=steps)
+    chosen = OptimizerConfig(**{**RECIPES["published"]["optimizer"], **settings})
+    made = ClassificationModule(model or Given(), ["a", "b"], chosen, steps=steps)
     strategy = SimpleNamespace(
         reduce_boolean_decision=lambda bad, all: bad if not all else None,
         reduce=lambda totals, reduce_op: totals.mul_({"mean": 0.5}[reduce_op]),
@@ -98,7 +99,8 @@ def test_dropout_depends_on_the_batch() -> None:
 
 
 def test_metrics_of_an_evaluation() -> None:
-    model = module()
+    model, logged = module(), dict[str, float]()
+    model.log = lambda name, value, **_: logged.update({name: value})  # type: ignore[method-assign, assignment]
     for _ in range(2):  # the second starts from nothing
         for each in (ONE, TWO):
             model.validation_step(each, 0)
@@ -106,6 +108,7 @@ def test_metrics_of_an_evaluation() -> None:
         assert model.metrics is not None
         assert (model.metrics.count, model.metrics.accuracy) == (3, pytest.approx(2 / 3))
         assert model.metrics.iou == {"a": 0.5, "b": 0.5}
+        assert logged == {"score": model.metrics.accuracy}
 
 
 def test_optimizer_and_rates() -> None:
@@ -117,7 +120,7 @@ def test_optimizer_and_rates() -> None:
     optimizer, schedule = parts["optimizer"], parts["lr_scheduler"]
     names = {id(p): name for name, p in network.named_parameters()}
     found = {g["weight_decay"]: [names[id(p)] for p in g["params"]] for g in optimizer.param_groups}
-    convolutions = [name for name in names.values() if name.endswith("convolution.weight")]
+    convolutions = [name for name in names.values() if name.endswith("convolution.coordinates")]
     others = [name for name in names.values() if name not in convolutions and name != "head.1.linear.weight"]
     assert found == {0.125: convolutions, 0.0: others}
     assert {g["momentum"] for g in optimizer.param_groups} == {0.25}

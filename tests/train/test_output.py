@@ -16,6 +16,7 @@ import lightning.pytorch as lightning
 import pytest
 import torch
 import yaml
+from lightning.pytorch.loggers import CSVLogger
 from training_cases import room_data, tiny
 
 from pointvar.cli import main
@@ -496,3 +497,19 @@ def test_a_run_that_is_interrupted_exits_with_130(
     shown = capsys.readouterr()
     assert said in shown.out + shown.err
     assert not (tmp_path / "run" / "running.json").exists()
+
+
+def test_loggers_of_your_own_and_those_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = CSVLogger(tmp_path, name="own", version="")
+    fit(tiny(epochs=2, output=str(tmp_path / "run")), logger=own, verbose=False)
+    assert len((tmp_path / "own" / "metrics.csv").read_text().splitlines()) == 3
+    assert not (tmp_path / "run" / "tensorboard").exists()
+
+    def missing(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError("No module named 'wandb'")
+
+    monkeypatch.setattr("pointvar.train.output.WandbLogger", missing)
+    assert main(["train", "shapes", "--logger=wandb", f"--output={tmp_path / 'other'}"]) == 2
+    assert "logger=wandb needs another package: pip install wandb" in capsys.readouterr().err

@@ -117,13 +117,13 @@ def test_interrupted(tmp_path: Path, batch: int, accumulate: int) -> None:
 
 
 def test_sigterm(tmp_path: Path) -> None:
-    config = case(tmp_path / "run")
+    config, before = case(tmp_path / "run"), signal.getsignal(signal.SIGTERM)
     stopped = fit(config, callbacks=[Signal(8, signal.SIGTERM)], verbose=False)
     assert stopped.interrupted
     assert stopped.seconds > stopped.history[-1]["seconds"]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
     same(never_stopped(), fit(config, resume=True, verbose=False))
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def test_a_list_of_samples_is_a_data_set() -> None:
 @pytest.mark.parametrize(("train", "test"), [(0, 2), (2, 0)])
 def test_both_must_have_samples(train: int, test: int) -> None:
     samples = [one_cloud(0, 0)]
-    with pytest.raises(ValueError, match=f"to train and to test on, got {train} and {test} samples"):
+    with pytest.raises(
+        ValueError, match=f"to train and to test on, got {train} samples to train and {test} samples to test"
+    ):
         Data(samples * train, samples * test, ["a"], 1)
 
 

@@ -1,5 +1,6 @@
 """The callback in a user's own trainer, on a network that has nothing to do with points."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,3 +176,51 @@ def test_the_setting_center() -> None:
     assert {layer["center"] for layer in result.init["layers"]} == {0.5}
     callback = VarianceInit.from_settings(InitConfig(center="auto"), 0)
     assert callback.options["center"] == "auto"
+
+
+class Normed(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        parts = (nn.Linear(64, 64, bias=False), nn.BatchNorm1d(64), nn.ReLU())
+        self.net = nn.Sequential(*parts, nn.Linear(64, 5))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:.*does not have many workers.*")
+def test_norm_free_in_a_training(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    """The optimiser knows what has taken the place of the norms, and a checkpoint of it can be resumed."""
+    module, callback = Normed(), VarianceInit(2, norm_free=True)  # labels in the batches are left out
+    run = trainer(tmp_path, callback)
+    run.fit(module, loader)
+    report = callback.report
+    assert report is not None
+    assert report.norms == {"net.1": "BatchNorm1d"}
+    assert (report.share, report.head) == (1.0, "net.3")
+    assert [layer.name for layer in report.init.layers] == ["net.0", "net.3"]
+    assert {id(p) for p in module.parameters()} == {
+        id(p) for group in run.optimizers[0].param_groups for p in group["params"]
+    }
+    assert bool((module.net[1].gain != 1).any())  # type: ignore[union-attr]
+    run.save_checkpoint(tmp_path / "x.ckpt")
+    again, skipped = Normed(), VarianceInit(2, norm_free=True)
+    trainer(tmp_path, skipped, epochs=1).fit(again, loader, ckpt_path=tmp_path / "x.ckpt", weights_only=True)
+    assert skipped.report is None
+    assert torch.equal(again.net[1].gain, module.net[1].gain)  # type: ignore[union-attr, arg-type]
+    for wrong in ({"method": "xavier"}, {"layers": nn.Linear}):
+        with pytest.raises(ValueError, match="norm_free sets all layers by its own method"):
+            VarianceInit(2, norm_free=True, **wrong)  # type: ignore[arg-type]
+
+
+class Unpacking(Normed):
+    def forward(self, batch: Any) -> torch.Tensor:
+        x, _ = batch
+        return super().forward(x)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:.*does not have many workers.*")
+def test_a_module_that_is_called_otherwise_hears_of_forward(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    with pytest.raises(ValueError, match=r"too many values(.|\n)*VarianceInit\(forward=lambda module, batch"):
+        trainer(tmp_path, VarianceInit(2, norm_free=True)).fit(Unpacking(), loader)

@@ -1,217 +1,210 @@
-"""Shows on built-in shapes what variance-aware weights do, in minutes: a table and an HTML report.
+"""Trains the same two networks with batch norm, group norm and without any norm, on built-in data, and writes
+a report: at most five minutes on two cores.
 
-Variance over 25 layers, and one small network trained at batch size 2 with standard weights, batch norm,
-group norm, variance-aware weights and the norm-free recipe. Stopped, the same command goes on; finished, it
-shows what there is.
+A U-Net that segments rooms, and 25 plain layers that classify shapes. Stopped, the same command goes on;
+finished, it shows what there is.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
+    from pointvar.commands.trials import ClassifyShapes, Row, SegmentRooms, Trial
     from pointvar.report import Report
-    from pointvar.report.runs import Run
-    from pointvar.train import Config, Data
 
-DEPTH, CHANNELS, CLOUDS = 25, 32, 8
-METHODS = ["PCCNN", "KPConvN", "MCConv", "PointConv"]
-"""Of the curves of variance by depth."""
-
-BASE: dict[str, Any] = {
-    "data": {"name": "shapes", "train_size": 500, "test_size": 250, "num_points": 256, "batch_size": 2},
-    "model": {"method": "MCConv", "channels": [16, 32, 64], "head": 64, "radii": [0.1, 0.2, 0.4]},
-    "optimizer": {"rate": 0.005, "milestones": [8]},
-    "epochs": 10,
-    # Batches this small gain little from a second thread, and lose much where another process wants the core.
-    "threads": 1,
-    "accelerator": "cpu",
-}
-STANDARD = {"method": "standard"}
-TRAININGS: dict[str, dict[str, Any] | str] = {
-    "standard": {"init": STANDARD},
-    # In the head each cloud is one row, and two rows have no statistics: there it would lose by itself.
-    "batch norm": {"init": STANDARD, "model": {"norm": "batch", "head_norm": "none"}},
-    "group norm": {"init": STANDARD, "model": {"norm": "group"}, "optimizer": {"rate": 0.003}},
-    "variance-aware": {"init": {"method": "direct"}},
-    "norm-free": "norm-free",
-}
-"""Settings over those of BASE, or the recipe of that name."""
+TITLE = "pointvar: a demonstration"
 MEANING = {
-    "standard": "weights as for images, no normalisation",
-    "batch norm": "weights as for images, batch normalisation in all but the head",
+    "batch norm": "weights as for images, batch normalisation",
     "group norm": "weights as for images, group normalisation",
-    "variance-aware": "direct initialisation, no normalisation",
-    "norm-free": "unit response, direct initialisation, adaptive gradient clipping, no normalisation",
+    "as published": "the paper's direct initialisation, no normalisation",
+    "norm-free": "pointvar's recipe of this name, no normalisation",
 }
-SHOWN = range(0, 24, 4)
-"""Test clouds in the viewer, by index: classes take turns, so that these differ."""
+SCORES = {"mean_iou": "mean IoU", "accuracy": "accuracy"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder to write to (demo)")
-    parser.add_argument("--fresh", action="store_true", help="start over, whatever is there")
+    parser.add_argument("--fresh", action="store_true", help="train again, whatever is there")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from pointvar.atomic import write_atomically
-    from pointvar.progress import span
-    from pointvar.report.runs import Run
-    from pointvar.train import load_config, load_data
-
     begin, output = time.monotonic(), arguments.output
+    page, folder = output / "report.html", output / "trainings"
     output.mkdir(parents=True, exist_ok=True)
-    folders = {name: output / name.replace(" ", "-") for name in TRAININGS}
-    configs = {n: load_config(BASE, s, {"output": str(folders[n])}) for n, s in TRAININGS.items()}
-    for name, config in configs.items():  # a run of other settings could not go on as this one
-        settings = folders[name] / "config.yaml"
-        if settings.exists() and (
-            arguments.fresh or settings.read_text(encoding="utf-8") != config.to_yaml()
-        ):
-            shutil.rmtree(folders[name])
-    curves = output / "variance.json"
+    folder.mkdir(exist_ok=True)
+    if page.exists() and f"<title>{TITLE}</title>" not in page.read_text("utf-8", "replace"):
+        raise ValueError(f"{page} is there and not from a demonstration: choose another folder by --output")
+
+    from pointvar.commands import trials, usable_cores
+    from pointvar.progress import span, track
+
     if arguments.fresh:
-        curves.unlink(missing_ok=True)
-    waiting = [name for name, folder in folders.items() if not (folder / "summary.json").exists()]
-    repeated = not waiting and curves.exists()
-    if not curves.exists():
-        write_atomically(curves, json.dumps(_variance_by_depth()) + "\n")
-    data = load_data(configs["norm-free"].data)
-    _train(configs, waiting, data)
-    runs = [Run(folder, name) for name, folder in folders.items()]
-    report = _report(configs["norm-free"], runs, json.loads(curves.read_text(encoding="utf-8")), data)
-    page = report.save(output / "report.html")
-    print("\n" + _table(runs) + "\n")
-    if repeated:
+        for name in trials.names():
+            (folder / f"{name}.json").unlink(missing_ok=True)
+    cores = min(usable_cores(), 8)
+    at_once = f"{cores} at a time" if cores > 1 else "one after the other"
+    print(f"{trials.count()} short trainings, {at_once}: about {span(480 / cores)} if nothing is there yet")
+    before = _times(folder)
+    try:
+        results = dict(track(trials.run_all(folder, cores), "trainings", trials.count()))
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here")
+        raise
+    rows = trials.rows(results)
+    _report(rows, results, output).save(page)
+    print("\n" + _table(rows) + "\n")
+    if _times(folder) == before:
         again = f"pointvar demo --output {quote(str(output))} --fresh"
-        print(f"All of it was there already; to start over: {again}")
-    print(f"report: {page}" + ("" if repeated else f" (after {span(time.monotonic() - begin)})"))
+        print(f"All trainings were there already; to train again: {again}")
+    print(f"report: {page} (after {span(time.monotonic() - begin)})")
 
 
-def _variance_by_depth() -> dict[str, dict[str, list[float]]]:
-    """Second moments of the features behind each layer of plain networks, by method and initialisation."""
-    import torch
-
-    import pointvar as pv
-    from pointvar.commands.tables import surface_batch
-    from pointvar.progress import track
-
-    batch = surface_batch(CLOUDS)
-    features, hood = batch
-    radius, result = float(hood.radius.mean()), dict[str, dict[str, list[float]]]()
-    for method in track(METHODS, "variance by depth"):
-        net = pv.models.PlainNet(
-            DEPTH,
-            CHANNELS,
-            features.shape[1],
-            method=method,
-            radius=radius,
-            generator=torch.Generator().manual_seed(0),
-        )
-        pv.standard_init(net, generator=torch.Generator().manual_seed(1000))
-        standard = pv.variance_report(net, batch, backward=False)
-        pv.variance_init(net, batch, generator=torch.Generator().manual_seed(1000))
-        direct = pv.variance_report(net, batch, backward=False)
-        reports = {"standard": standard, "direct": direct}
-        result[method] = {name: [layer.variance for layer in r.layers] for name, r in reports.items()}
-    return result
+def _times(folder: Path) -> dict[Path, int]:
+    return {file: file.stat().st_mtime_ns for file in folder.iterdir()}
 
 
-def _train(configs: dict[str, Config], waiting: list[str], data: Data) -> None:
-    """Trains what is waiting, with a line per epoch."""
-    from pointvar.progress import span
-    from pointvar.train import fit
-
-    begin = time.monotonic()
-    for done, name in enumerate(waiting):
-        left = (time.monotonic() - begin) / done * (len(waiting) - done) if done else None
-        rest = "" if left is None else f"; {span(left)} left for all"
-        number = list(configs).index(name) + 1
-        print(f"\ntraining {number} of {len(configs)}, {name}: {MEANING[name]}{rest}", flush=True)
-        result = fit(configs[name], data, resume=True, verbose=True)
-        if result.interrupted:
-            print("\nstopped; the same command goes on from here")
-            raise KeyboardInterrupt
-        if result.diverged is not None:
-            print(f"diverged: {result.diverged}")
-
-
-def _table(runs: list[Run]) -> str:
-    lines = [f"{'training':16}{'test accuracy':>15}{'train accuracy':>16}{'seconds':>10}"]
-    for run in runs:
-        values = run.metrics.get("accuracy"), _train_accuracy(run)
-        test, train = ("diverged" if value is None else f"{value:.3f}" for value in values)
-        lines.append(f"{run.name:16}{test:>15}{train:>16}{run.summary['seconds']:>10.0f}")
+def _table(rows: Sequence[Row]) -> str:
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    lines = ["".join([f"{'':14}", *(f"{_heading(task):>34}" for task in tasks)])]
+    for way in dict.fromkeys(row.way for row in rows):
+        cells = [f"{_told(row):>34}" for task in tasks for row in rows if (row.task, row.way) == (task, way)]
+        lines.append("".join([f"{way:14}", *cells]))
     return "\n".join(lines)
 
 
-def _train_accuracy(run: Run) -> float | None:
-    return run.rows[-1]["train_accuracy"] if run.rows else None
+def _heading(task: Any) -> str:
+    return f"{task.name}, {SCORES[task.score]}"
 
 
-def _report(config: Config, runs: list[Run], variance: dict[str, Any], data: Data) -> Report:
+def _told(row: Row) -> str:
+    """The mean of a row over its seeds, and their range."""
+    return " ".join(_lines(row)).replace("seeds ", "")
+
+
+def _lines(row: Row) -> list[str]:
+    scores, lost = [100 * score for score in row.scores], row.diverged
+    if not scores:
+        return ["diverged"]
+    lines = [f"{sum(scores) / len(scores):.0f} %", f"(seeds {min(scores):.0f} to {max(scores):.0f})"]
+    return lines + ([f"{lost} of {len(row.results)} diverged"] if lost else [])
+
+
+def _report(rows: Sequence[Row], results: dict[Trial, dict[str, Any]], output: Path) -> Report:
+    from pointvar.commands.trials import TASKS
     from pointvar.report import Report
-    from pointvar.report.runs import compare
 
-    tests = len(data.test)
-    report = Report("pointvar: a demonstration", "Point convolutions whose features keep their variance")
-    report.section("What was run")
-    report.text(
-        "One small classifier, trained in five ways on the same shapes, with batches of two clouds: as few "
-        "as large scenes often leave memory for. Batch normalisation has little to estimate its statistics "
-        "from there; weights that keep the variance need no statistics at all."
-    )
-    report.facts(
-        {
-            "data": f"built-in partial scans, {len(data.classes)} classes",
-            "training shapes": len(data.train),
-            "test shapes": tests,
-            "points": config.data.num_points,
-            "channels": config.model.channels,
-            "threads": config.threads,
-        }
-    )
-    meanings = [(run.name, MEANING[run.name], _train_accuracy(run)) for run in runs]
-    report.table(meanings, ["training", "what it is", "training accuracy"])
-    compare(report, runs)
-    report.text(
-        f"Accuracies after the last epoch, of one seed. With {tests} test shapes one accuracy has a standard "
-        f"error of up to {0.5 / tests**0.5:.2f}: small differences mean nothing, and {config.epochs} epochs "
-        "show how a training begins, not where it ends."
-    )
-    for run in runs:
-        if run.summary["diverged"] is not None:
-            report.text(f"{run.name} diverged: {run.summary['diverged'].splitlines()[0]}", "bad")
-    report.section("Variance by depth")
-    report.text(
-        f"The second moment of the features behind each of {DEPTH} layers, before any training, on one batch "
-        f"of {CLOUDS} shapes: weights as for images (standard) and variance-aware ones (direct)."
-    )
-    report.panels(variance, log=True, reference=1.0, xlabel="layer")
-    report.section("Test clouds")
-    _show_clouds(report, config, runs[-1], data)
+    report = Report(TITLE, "The same networks, trained with and without normalisation")
+    rooms, shapes = TASKS
+    _show_rooms(report, rooms, [row for row in rows if row.task == rooms])
+    _show_shapes(report, shapes, [row for row in rows if row.task == shapes])
+    _show_conditions(report, rows, results, output)
     return report
 
 
-def _show_clouds(report: Report, config: Config, run: Run, data: Data) -> None:
-    from pointvar.models import load
-    from pointvar.train import class_probabilities
+def _show_rooms(report: Report, task: SegmentRooms, rows: Sequence[Row]) -> None:
+    from pointvar.commands.trials import data_of
 
-    if run.summary["diverged"] is not None:
-        report.text("The norm-free network has diverged, so there are no predictions.", "bad")
-        return
-    report.text("Predictions of the norm-free network. The clouds were chosen before anything was trained.")
-    samples = [data.test[index] for index in SHOWN if index < len(data.test)]
-    network = load(Path(str(config.output), "model.safetensors"))
-    shares = class_probabilities(network, samples, config.data)
-    for sample, share in zip(samples, shares, strict=True):
-        label, prediction = data.classes[int(sample.label)], data.classes[int(share.argmax())]
-        verdict = "right" if label == prediction else "wrong"
-        title = f"label {label}, prediction {prediction} ({verdict}, {float(share.max()):.0%} sure)"
-        report.cloud(sample.points, values={"height": sample.points[:, 2].numpy()}, title=title)
+    room = data_of(task)[0].test[0]
+    shown = _opened(room.points)
+    nothing = [-1] * len(room.points)
+    predictions = {row.way: row.middle.get("prediction", nothing) for row in rows}
+    report.section("One sphere of a room per step")
+    report.versions(
+        room.points[shown],
+        room.label[shown],
+        {way: [found[i] for i in shown.tolist()] for way, found in predictions.items()},
+        task.classes,
+        {"truth": f"{SCORES[task.score]}\nof {task.tests} test rooms"}
+        | {row.way: "\n".join(_lines(row)) for row in rows},
+    )
+    report.text(
+        "The same U-Net, trained in four ways to label the points of rooms. In each step it sees one sphere "
+        "of a room, as is usual where scenes are large. Wrong labels are red. Turn one room, and all turn. "
+        "It is the first of the test rooms, cut open towards you, as the median seed labels it."
+    )
+
+
+def _opened(points: torch.Tensor) -> torch.Tensor:
+    """Which points to show: not the ceiling, nor the two walls on the side of the viewer."""
+    x, y, z = points.T
+    return ((x < x.max() - 0.15) & (y > y.min() + 0.15) & (z < z.max() - 0.15)).nonzero().squeeze(1)
+
+
+def _show_shapes(report: Report, task: ClassifyShapes, rows: Sequence[Row]) -> None:
+    from pointvar.commands.trials import variance_by_depth
+
+    report.section(f"Train {task.depth} plain layers")
+    report.text(
+        f"{task.depth} convolutions one after the other, without skips or pooling, learn to tell "
+        f"{len(task.classes)} shapes apart: {', '.join(task.classes)}. Accuracy on {task.tests} test shapes, "
+        "and its range over the seeds:"
+    )
+    report.facts({row.way: _told(row) for row in rows})
+    histories = {row.way: [result["history"] for result in row.results] for row in rows}
+    steps = [e["step"] for e in max((h for way in histories.values() for h in way), key=len)]
+    report.curves(
+        {
+            way: [_padded([epoch["train_accuracy"] for epoch in history], len(steps)) for history in found]
+            for way, found in histories.items()
+        },
+        steps,
+        limits=(0.0, 1.0),
+        reference=1 / len(task.classes),
+        xlabel="step",
+        ylabel="accuracy in training, mean and range of the seeds; dotted: guessing",
+    )
+    report.heading("Variance by depth, before the first step and without norms")
+    report.panels(variance_by_depth(task), log=True, reference=1.0, xlabel="layer")
+    report.text(
+        "Both ways without norms keep the variance that weights as for images lose. The recipe adds what "
+        "bounds the steps; its settings are below."
+    )
+
+
+def _padded(values: list[float], length: int) -> list[float | None]:
+    """A training that has diverged has fewer epochs."""
+    return [*values, *[None] * (length - len(values))]
+
+
+def _show_conditions(
+    report: Report, rows: Sequence[Row], results: dict[Trial, dict[str, Any]], output: Path
+) -> None:
+    from pointvar.commands.trials import METHOD, RATES, SEEDS, WAYS, Trial
+
+    report.section("What was run")
+    report.table([(way, MEANING[way]) for way in WAYS], ["training", "what it is"])
+    report.text(
+        f"Every way is trained at the rates {', '.join(map(str, RATES))}. The one that does best on "
+        "validation data, which are neither trained nor tested on, is taken for all seeds. Schedule, steps, "
+        f"data and network ({METHOD}) are the same for all. Classes, sizes and lengths were chosen with "
+        "group norm, so that it solves both tasks. With a whole room in each step, not a sphere, batch norm "
+        "is level with it."
+    )
+    table = []
+    for row in rows:
+        tried = {rate: results[Trial(row.task, row.way, rate, SEEDS[0])] for rate in RATES}
+        found = {f"rate {rate}": _percent(result.get("validation")) for rate, result in tried.items()}
+        seeds = {
+            f"seed {seed}": _percent(result["metrics"].get(row.task.score))
+            for seed, result in zip(SEEDS, row.results, strict=True)
+        }
+        table.append(
+            {"task": row.task.name, "training": row.way, **found, "chosen": f"{row.rate:g}", **seeds}
+        )
+    report.table(table, title="Validation score by rate (first seed), and test score by seed, in %")
+    for row in rows:
+        settings = Trial(row.task, row.way, row.rate, SEEDS[0]).config().to_yaml()
+        report.code(settings, f"Settings: {row.task.name}, {row.way}")
+    report.text(f"To repeat it: pointvar demo --output {quote(str(output))} --fresh")
+
+
+def _percent(share: float | None) -> str:
+    return "diverged" if share is None else f"{100 * share:.1f}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pointvar as pv
+from pointvar.commands import usable_cores
 
 GOOD, ADVICE, BAD = "ok", "!", "FAIL"
 REPORT = "try POINTVAR_ISA=baseline or POINTVAR_BACKEND=reference, and report this with all of this output"
@@ -71,21 +72,32 @@ def _native() -> Finding:
     from pointvar.ops import native
 
     if native.available:
-        return Finding(GOOD, f"C++ kernels for {native.native_info()['instruction_set']}")
-    if os.environ.get("POINTVAR_BACKEND") == "reference":
+        return Finding(GOOD, f"C++ kernels for {pv.native_info()['instruction_set']}")
+    if native.WISH == "reference":
         advice = "POINTVAR_BACKEND=reference is set; unset it for the fast kernels"
         return Finding(ADVICE, "plain torch, as asked for", advice)
     advice = "install again with a C++17 compiler at hand: pip install --force-reinstall --no-deps pointvar"
     return Finding(ADVICE, "missing; plain torch serves, much slower", advice)
 
 
+def _gpu() -> Finding:
+    """What runs on the devices beside the CPU, or would, if there was one."""
+    from pointvar.ops import backends
+
+    devices = {name: what for name, what in pv.native_info()["devices"].items() if name != "cpu"}
+    found = "; ".join(f"{name}: {what}" for name, what in devices.items())
+    if not devices:
+        return Finding(GOOD, f"none here; on a GPU: {backends.describe('cuda')}")
+    if devices.get("cuda", "").endswith("not installed"):
+        return Finding(ADVICE, found, "pip install triton (it comes with torch for Linux and a GPU)")
+    return Finding(GOOD, found)
+
+
 def _threads() -> Finding:
     import torch
 
-    from pointvar.ops import native
-
-    used, cores = torch.get_num_threads(), _cores()
-    kernels = native.native_info()["threads"]
+    used, cores = torch.get_num_threads(), usable_cores()
+    kernels = pv.native_info()["threads"]
     found = f"{used} of {cores} cores"
     if kernels != used:
         advice = "torch.set_num_threads does not rule the kernels: see OpenMP below"
@@ -97,14 +109,8 @@ def _threads() -> Finding:
     return Finding(GOOD, found)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _openmp() -> Finding:
-    from pointvar.ops import native
-
-    runtime = native.native_info()["openmp"]
+    runtime = pv.native_info()["openmp"]
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return Finding(GOOD, str(runtime or "that of torch"))
@@ -122,7 +128,7 @@ def _convolution() -> Finding:
     """A small convolution as it runs here, against the definition in plain torch, step by step."""
     import torch
 
-    from pointvar.ops import Edges, Values, native, reference, reference_convolve
+    from pointvar.ops import Edges, Values, reference, reference_convolve
 
     generator = torch.Generator().manual_seed(0)
     cloud = pv.PointCloud(torch.rand(300, 3, generator=generator), [200, 100])
@@ -140,7 +146,7 @@ def _convolution() -> Finding:
         edges = Edges(row_offsets, indices, Values(values))
         expected, _ = reference_convolve.convolve(features, layer.weight, None, edges)
         off = float((layer(features, hood) - expected).abs().max() / expected.abs().max())
-    kernels = "native" if native.available else "plain torch"
+    kernels = pv.native_info()["backend"].replace("reference", "plain torch")
     found = f"{hood.num_edges:,} neighbours, {kernels} against definition"
     if not off < 1e-4:
         return Finding(BAD, f"{found}: off by {off:.1e}", REPORT)
@@ -170,6 +176,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "pointvar": _pointvar,
     "torch": _torch,
     "native core": _native,
+    "GPU": _gpu,
     "threads": _threads,
     "OpenMP": _openmp,
     "convolution": _convolution,

@@ -1,12 +1,17 @@
 """Evaluate the network of a run on its test data.
 
-Writes evaluation.json into the run. Settings such as --votes=10 or --data.path=... go over those of the run.
+Prints scores by class, and writes evaluation.json into the run: the scores, the confusion matrix, and the
+files, the worst first. The worst scenes go to evaluation/, and `pointvar report` shows all of it.
+Settings such as --votes=10 or --data.path=... go over those of the run.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from io import BytesIO
+from operator import itemgetter
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,6 +23,8 @@ from pointvar.commands.train import read_settings
 from pointvar.train.config import add_settings
 
 TAKES_SETTINGS = True
+SCENES, SHOWN = 3, 200_000
+"""Scenes that are kept to be looked at, and points of each."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -28,6 +35,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(given: Namespace) -> int:
     """Evaluates, with as many votes as the run's configuration or ``--votes`` says."""
+    from tqdm import tqdm
+
     from pointvar.train import Data, evaluate
     from pointvar.train.build import load_split
 
@@ -36,13 +45,71 @@ def run(given: Namespace) -> int:
         raise ValueError(f"{folder} is not a run: it has no config.yaml")
     config = read_settings(folder / "config.yaml", given.as_dict())
     model, notes = network_of(folder)
-    test = load_split(config.data, "test", notes["classes"])
+    test = load_split(config.data, "test", notes["classes"], notes.get("features"))
     data = Data(test, test, test.classes, test.num_features, test.task)
-    metrics = evaluate(model, data, config.data, config.votes, config.seed)
+    with tqdm(desc="files", total=len(test), disable=None) as bar:
+        errors = Errors(test.classes, bar.update)
+        metrics = evaluate(model, data, config.data, config.votes, config.seed, errors.add)
     print(metrics)
+    maps = errors.save(folder)
     result = {"votes": config.votes, "seed": config.seed, **asdict(metrics)}
+    result |= {"files": errors.worst_files(), "maps": maps}
     write_atomically(folder / "evaluation.json", json.dumps(result, indent=1) + "\n")
     return 0
+
+
+class Errors:
+    """What is wrong in which file. The scenes with most of it are kept, thinned where they are large.
+
+    Args:
+        classes: names of the classes.
+        done: called after each file.
+    """
+
+    def __init__(self, classes: list[str], done: Callable[[], Any]) -> None:
+        self.classes, self.done = classes, done
+        self.rows: list[dict[str, Any]] = []
+        self.scenes: list[tuple[float, str, dict[str, Any]]] = []
+
+    def add(self, sample: Any, predicted: Any, confidence: Any) -> None:
+        """The predictions of one more file."""
+        import torch
+
+        if not predicted.dim():
+            if sample.label not in (-1, int(predicted)):
+                names = (self.classes[int(each)] for each in (sample.label, predicted))
+                row = dict(zip(("label", "prediction"), names, strict=True))
+                self.rows.append({"file": sample.name, **row, "confidence": float(confidence)})
+        elif len(known := (sample.label >= 0).nonzero().squeeze(1)):
+            wrong = int((sample.label != predicted)[known].sum())
+            accuracy = 1 - wrong / len(known)
+            self.rows.append(
+                {"file": sample.name, "accuracy": accuracy, "wrong": wrong, "labels": len(known)}
+            )
+            shown = torch.randperm(len(sample), generator=torch.Generator().manual_seed(0))[:SHOWN]
+            arrays = {"points": sample.points, "label": sample.label, "prediction": predicted}
+            scene = (accuracy, sample.name, {name: each[shown].numpy() for name, each in arrays.items()})
+            self.scenes = sorted([*self.scenes, scene], key=itemgetter(0))[:SCENES]
+        self.done()
+
+    def worst_files(self) -> list[dict[str, Any]]:
+        """Scenes by the share of wrong points; of objects, those that are wrong, the most confident first."""
+        return sorted(self.rows, key=lambda row: row.get("accuracy", -row.get("confidence", 0.0)))
+
+    def save(self, folder: Path) -> dict[str, str]:
+        """Writes the worst scenes, and gives the file of each by its name."""
+        import numpy as np
+
+        files = {}
+        for number, (_, name, arrays) in enumerate(self.scenes, 1):
+            files[name] = f"evaluation/worst-{number}.npz"
+            content = BytesIO()
+            np.savez_compressed(content, **arrays)
+            (folder / "evaluation").mkdir(exist_ok=True)
+            write_atomically(folder / files[name], content.getvalue())
+        for old in {*folder.glob("evaluation/worst-*.npz")} - {folder / file for file in files.values()}:
+            old.unlink()
+        return files
 
 
 def network_of(path: Path) -> tuple[Any, dict[str, Any]]:

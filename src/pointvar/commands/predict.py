@@ -1,129 +1,423 @@
 """Label point clouds by the network of a run.
 
-A network that segments writes a PLY per file, with label, confidence and a colour per class, and classes.txt;
-one that classifies prints a line per file.
+    pointvar predict runs/mine tiles/*.laz --output=labelled
+
+A network that segments writes a copy of each file with the predicted classes: LAS and LAZ, PLY and npz stay
+what they are and keep all else that is in them; other formats become PLY. LAS and LAZ may be of any size, and
+files that border on each other are predicted as one survey. The same command goes on where it was stopped.
+A network that classifies prints a line per file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pointvar.commands import usable_cores
+
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from pointvar.data.survey import Survey
+
+MANIFEST, WORK = ".predictions.json", ".predicting"
+ATTEMPTS = 3
+"""How often a file is given to worker processes that end in the middle."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="directory of a run, or a saved network")
-    parser.add_argument("files", type=Path, nargs="+", help="point clouds in any format that can be read")
-    parser.add_argument("--output", type=Path, default=Path("predictions"), help="directory for PLY files")
-    parser.add_argument("--votes", type=int, default=1, help="augmented passes to sum over")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--points", type=int, default=150_000, help="largest sphere, in points: memory")
+    add = parser.add_argument
+    add("model", type=Path, help="directory of a run, a saved network, or the name of one: pointvar/aerial")
+    add("files", type=Path, nargs="+", help="point clouds in any format that can be read")
+    add("--output", type=Path, help="directory for labelled files (predictions), or for a table of classes")
+    add("--probability", action="store_true", help="adds the dimension confidence to LAS and LAZ")
+    add("--votes", type=int, default=1, help="augmented passes to sum over")
+    add("--seed", type=int, default=0)
+    add("--points", type=int, default=150_000, help="largest sphere, in points: memory")
+    add("--halo", type=float, help="how far points of neighbouring LAS files count (as far as is seen)")
+    add("--device", default="auto", help="cpu, cuda, cuda:1, ..., or auto for the best that is available")
+    add(
+        "--workers",
+        type=int,
+        help="processes that share the files (1), on a cluster: actors (as many as fit)",
+    )
+    add("--cluster", metavar="ADDRESS", help="address of a Ray cluster; auto finds the one that runs here")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Predicts each of the files."""
     from pointvar.commands.evaluate import network_of
-    from pointvar.train import DataConfig
 
     for file in arguments.files:
         if file.is_dir():
             raise ValueError(f"{file} is a folder; give its files, such as {file}/*.ply")
         if not file.exists():
             raise ValueError(f"{file}: there is no such file")
+    for name in ("votes", "points", "workers"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} must be positive, got {getattr(arguments, name)}")
+    if arguments.halo is not None and not 0 <= arguments.halo < math.inf:
+        raise ValueError(f"--halo must be 0 or more, got {arguments.halo}")
     model, notes = network_of(arguments.model)
-    config = DataConfig(**notes["data"])
     if notes["task"] == "classification":
-        return _classify(model, notes["classes"], config, arguments)
-    return _segment(model, notes["classes"], config, arguments)
+        return _classify(model, notes, arguments)
+    return _segment(notes, arguments)
 
 
-def _classify(model: Any, classes: list[str], config: Any, arguments: argparse.Namespace) -> int:
-    from pointvar.train import class_probabilities
+def _classify(model: Any, notes: dict[str, Any], arguments: argparse.Namespace) -> int:
+    from pointvar.atomic import writable, write_atomically
+    from pointvar.train import DataConfig, class_probabilities
 
+    config, classes = DataConfig(**notes["data"]), notes["classes"]
+    model = model.to(device_of(arguments.device))
+    rows = ["file,class,probability\n"]
     for file in arguments.files:
-        sample, _ = read_sample(file, config)
+        sample = read_sample(file, notes)
         share = class_probabilities(model, [sample], config, arguments.votes, arguments.seed)[0]
         check_classes(share.numel(), classes, arguments.model)
-        print(f"{file}\t{classes[int(share.argmax())]}\t{float(share.max()):.4f}")
+        name, most = classes[int(share.argmax())], float(share.max())
+        print(f"{file}\t{name}\t{most:.4f}")
+        rows.append(f'"{file}","{name}",{most:.6f}\n')
+    if arguments.output is not None:
+        write_atomically(writable(arguments.output) / "classes.csv", "".join(rows))
     return 0
 
 
-def _segment(model: Any, classes: list[str], config: Any, arguments: argparse.Namespace) -> int:
-    import numpy as np
-    from tqdm import tqdm
-
-    from pointvar.atomic import writable
-    from pointvar.data import write_ply
-    from pointvar.report.palette import color
-    from pointvar.train import predict_scene
-
-    writable(arguments.output)
-    palette = np.array([list(bytes.fromhex(color(i)[1:])) for i in range(len(classes))], np.uint8)
-    for file in arguments.files:
-        sample, points = read_sample(file, config)
-        with tqdm(desc=str(file), total=len(sample), unit=" points", disable=None) as bar:
-            labels, confidence = predict_scene(
-                model,
-                sample,
-                config,
-                arguments.votes,
-                arguments.seed,
-                sphere=arguments.points,
-                progress=partial(_show, bar),
-            )
-        check_classes(int(labels.max()) + 1 if len(labels) else 0, classes, arguments.model, least=True)
-        target = arguments.output / f"{file.stem}.ply"
-        write_ply(
-            target,
-            points,
-            colors=palette[labels.numpy()],
-            label=labels.numpy().astype(np.int32),
-            confidence=confidence.numpy(),
-        )
-        counts = np.bincount(labels.numpy(), minlength=len(classes))
-        shares = ", ".join(f"{classes[i]} {counts[i] / len(labels):.1%}" for i in np.argsort(-counts)[:5])
-        print(f"{target}: {len(labels):,} points; {shares}")
-    names = "".join(f"{i} {c}\n" for i, c in enumerate(classes))
-    (arguments.output / "classes.txt").write_text(names, encoding="utf-8")
-    return 0
-
-
-def check_classes(predicted: int, classes: list[str], model: Path, least: bool = False) -> None:
+def check_classes(predicted: int, classes: Sequence[str], model: Path) -> None:
     """Raises if a network predicts other classes than its file names."""
-    if predicted > len(classes) or (predicted < len(classes) and not least):
+    if predicted != len(classes):
         raise ValueError(
             f"{model} predicts {predicted} classes and names {len(classes)} ({', '.join(classes)}): save the "
             "network again, with the classes it was trained on"
         )
 
 
-def _show(bar: Any, done: int, total: int) -> None:
-    bar.update(done - bar.n)
-
-
-def read_sample(path: Path, config: Any) -> tuple[Any, NDArray[Any]]:
-    """A file as a network takes it, and its points as they are in the file.
-
-    Points are moved by whole units to begin near 0, since coordinates of maps do not fit float32.
-    """
-    import numpy as np
+def read_sample(path: Path, notes: dict[str, Any]) -> Any:
+    """A file as a network that classifies takes it."""
     import torch
 
     from pointvar.data import Sample, read_points
+    from pointvar.data.features import scaled_features
+    from pointvar.train.predict import feature_notes
 
     arrays = read_points(path)
-    points = arrays["points"]
-    columns = {"scannet": ["colors"], "rooms": ["colors"]}.get(config.name, config.columns)
-    if config.normals:
-        columns = ["normals"]
-    missing = [name for name in columns if name not in arrays]
-    if missing:
-        raise ValueError(f"{path} has no {', '.join(missing)}, which the network was trained with")
-    parts = [np.asarray(arrays[name], np.float32).reshape(len(points), -1) for name in columns]
-    features = np.concatenate(parts, 1) if parts else np.ones((len(points), 1), np.float32)
-    near = (points - np.floor(points.min(0))).astype(np.float32)
-    return Sample(torch.from_numpy(near), torch.from_numpy(features), -1, path.stem), points
+    try:
+        features = scaled_features(arrays, feature_notes(notes))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    near = torch.from_numpy((arrays["points"] - arrays["points"].min(0)).astype("float32"))
+    return Sample(near, torch.from_numpy(features), -1, path.stem)
+
+
+# Segmentation: files are given to workers, and what comes back is written down
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done to each file; it travels to other processes and machines."""
+
+    model: Path
+    output: Path
+    survey: Survey
+    votes: int
+    seed: int
+    points: int
+    probability: bool
+    device: str
+    careful: bool = True
+    """Errors are results, for there are other files."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a file."""
+
+    file: str
+    counts: list[int] | None = None
+    """Points of each class; none if it failed."""
+    missing: tuple[str, ...] = ()
+    """What is wrong with neighbours that were not looked at."""
+    error: str = ""
+
+
+class Worker:
+    """Loads the network once, and labels files by it."""
+
+    def __init__(self, job: Job) -> None:
+        import numpy as np
+
+        from pointvar.commands.evaluate import network_of
+        from pointvar.report.palette import color
+        from pointvar.train.predict import Predictor
+
+        self.job = job
+        model, notes = network_of(job.model)
+        palette = [list(bytes.fromhex(color(i)[1:])) for i in range(len(notes["classes"]))]
+        self.predict = Predictor(
+            model.to(device_of(job.device)),
+            notes,
+            job.survey,
+            votes=job.votes,
+            seed=job.seed,
+            sphere=job.points,
+            confidence=job.probability,
+            palette=np.array(palette, np.uint8),
+        )
+
+    def __call__(self, file: Path, progress: Callable[[float], None] | None = None) -> Result:
+        from pointvar.data.relabel import copy_name
+
+        try:
+            counts, missing = self.predict(file, self.job.output / copy_name(file), progress)
+        except Exception as error:  # whatever is wrong with a file, the others go on
+            if not self.job.careful:
+                raise
+            text = " ".join(str(error).split()) or type(error).__name__
+            return Result(str(file), error=text if str(file) in text else f"{file}: {text}")
+        return Result(str(file), counts, tuple(missing))
+
+
+def _segment(notes: dict[str, Any], arguments: argparse.Namespace) -> int:
+    from pointvar.atomic import writable, write_atomically
+    from pointvar.models import locate
+    from pointvar.train.predict import class_codes, survey_of
+
+    shown = output = Path("predictions") if arguments.output is None else arguments.output
+    files = list(dict.fromkeys(path.resolve() for path in arguments.files))
+    check_targets(files, output)
+    writable(output)
+    output, codes = output.resolve(), class_codes(notes)
+    job = Job(
+        locate(arguments.model).resolve(),
+        output,
+        survey_of(files, notes, output / WORK, arguments.halo),
+        arguments.votes,
+        arguments.seed,
+        arguments.points,
+        arguments.probability,
+        arguments.device,
+        careful=len(files) > 1,
+    )
+    record = Record(job)
+    waiting = [file for file in files if not record.holds(file)]
+    if len(waiting) < len(files):
+        print(f"{len(files) - len(waiting)} of {len(files)} files are finished already")
+    write_atomically(
+        output / "classes.txt",
+        "".join(f"{code} {name}\n" for code, name in zip(codes, notes["classes"], strict=True)),
+    )
+    with Progress(waiting) as progress:
+        failed = 0
+        for result in results(job, waiting, arguments.workers, arguments.cluster, progress.part):
+            progress.done(Path(result.file))
+            if result.counts is None:
+                failed += 1
+                progress.tell(f"pointvar predict: {result.error}", sys.stderr)
+                continue
+            for problem in result.missing:
+                progress.tell(f"{result.file}: without a neighbour: {problem}", sys.stderr)
+            record.add(Path(result.file))
+            target = shown / record.target(Path(result.file)).name
+            progress.tell(summary(target, result.counts, notes["classes"]))
+    shutil.rmtree(output / WORK, ignore_errors=True)
+    if failed:
+        print(f"{failed} of {len(waiting)} files failed; the same command tries them again", file=sys.stderr)
+    return 2 if failed else 0
+
+
+def check_targets(files: Sequence[Path], output: Path) -> None:
+    """Raises if a copy would take the place of a file that is read, or of another copy."""
+    from pointvar.data.relabel import copy_name
+
+    taken: dict[Path, Path] = {}
+    for file in files:
+        target = output.resolve() / copy_name(file)
+        if target in files:
+            raise ValueError(f"{target} would be written over: choose another folder, --output=FOLDER")
+        if target in taken:
+            raise ValueError(
+                f"{taken[target]} and {file} would both be written to {target}: rename one of them"
+            )
+        taken[target] = file
+
+
+def results(
+    job: Job,
+    files: Sequence[Path],
+    workers: int | None,
+    cluster: str | None,
+    progress: Callable[[Path, float], None],
+) -> Iterator[Result]:
+    """What becomes of the files, in the order in which they are ready."""
+    if not files:
+        return
+    if cluster is not None:
+        from pointvar.commands.cluster import on_cluster
+
+        yield from on_cluster(job, files, cluster, workers)
+    elif workers is None or workers == 1:
+        worker = Worker(job)
+        for file in files:
+            yield worker(file, partial(progress, file))
+    else:
+        yield from in_processes(job, files, workers)
+
+
+def in_processes(job: Job, files: Sequence[Path], workers: int) -> Iterator[Result]:
+    """Several processes on this machine, each with a network of its own; GPUs are shared out."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    import torch
+
+    count = torch.cuda.device_count() if device_of(job.device) == "cuda" else 0
+    devices = [f"cuda:{i % count}" if count else job.device for i in range(workers)]
+    context, waiting = get_context("spawn"), list(files)
+    for _ in range(ATTEMPTS):
+        queue = context.Queue()
+        for device in devices:
+            queue.put(device)
+        lost: list[Path] = []
+        threads = max(1, usable_cores() // workers)
+        start = (job, queue, threads)
+        with ProcessPoolExecutor(workers, context, _start, start) as pool:
+            futures = {pool.submit(_predict, file): file for file in waiting}
+            for future in as_completed(futures):
+                try:
+                    yield future.result()
+                except BrokenProcessPool:  # a process was killed, such as for its memory
+                    lost.append(futures[future])
+        waiting = lost
+        if not waiting:
+            return
+    for file in waiting:
+        yield Result(str(file), error=f"{file}: a worker process ended {ATTEMPTS} times: too little memory?")
+
+
+_worker: Worker
+
+
+def _start(job: Job, devices: Any, threads: int) -> None:
+    """Makes a process a worker."""
+    global _worker
+    import torch
+
+    torch.set_num_threads(threads)
+    _worker = Worker(replace(job, device=devices.get()))
+
+
+def _predict(file: Path) -> Result:
+    return _worker(file)
+
+
+def device_of(name: str) -> str:
+    """A device by its name in torch, or the best for ``auto``."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device={name} cannot be used: {str(error).splitlines()[0]}") from error
+    return name
+
+
+class Record:
+    """Which files are finished by which network: a small file in the output folder.
+
+    An entry holds as long as the network and the options are the same, the file and its neighbours have not
+    been changed, and the copy is the one that was written.
+    """
+
+    def __init__(self, job: Job) -> None:
+        import hashlib
+
+        self.job, self.path = job, job.output / MANIFEST
+        model = job.model / "model.safetensors" if job.model.is_dir() else job.model
+        kept = asdict(replace(job, survey=None))  # type: ignore[arg-type]
+        options = {name: kept[name] for name in ("votes", "seed", "points", "probability")}
+        digest = hashlib.sha256(model.read_bytes()).hexdigest()
+        self.made_by = {"network": digest, "halo": job.survey.halo, **options}
+        try:
+            content = json.loads(self.path.read_text("utf8"))
+            self.files = dict(content["files"]) if content["made_by"] == self.made_by else {}
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that is whole
+            self.files = {}
+
+    def target(self, file: Path) -> Path:
+        from pointvar.data.relabel import copy_name
+
+        return self.job.output / copy_name(file)
+
+    def holds(self, file: Path) -> bool:
+        target = self.target(file)
+        return target.is_file() and self.files.get(target.name) == self._state(file)
+
+    def add(self, file: Path) -> None:
+        from pointvar.atomic import write_atomically
+
+        self.files[self.target(file).name] = self._state(file)
+        write_atomically(self.path, json.dumps({"made_by": self.made_by, "files": self.files}, indent=1))
+
+    def _state(self, file: Path) -> list[list[Any]]:
+        paths = [self.target(file), file, *sorted(self.job.survey.neighbors(file))]
+        states = [(path, path.stat()) for path in paths]
+        return [[str(path), status.st_size, status.st_mtime_ns] for path, status in states]
+
+
+class Progress:
+    """How far all files are: a bar on a terminal, and a line per file with the time that is left."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        from tqdm import tqdm
+
+        self.sizes = {file: file.stat().st_size for file in files}
+        self.begin, self.finished, self.count = time.monotonic(), 0, 0
+        self.bar: Any = tqdm(total=sum(self.sizes.values()), unit="B", unit_scale=True, disable=None)
+        self._parts: dict[Path, float] = {}
+
+    def part(self, file: Path, share: float) -> None:
+        """A share of a file more is done."""
+        self._parts[file] = self._parts.get(file, 0.0) + share
+        self._show()
+
+    def done(self, file: Path) -> None:
+        self._parts.pop(file, None)
+        self.finished += self.sizes[file]
+        self.count += 1
+        self._show()
+
+    def _show(self) -> None:
+        now = self.finished + sum(self.sizes[file] * share for file, share in self._parts.items())
+        self.bar.update(int(now) - self.bar.n)
+
+    def tell(self, text: str, where: Any = None) -> None:
+        from pointvar.progress import span
+
+        if where is None and len(self.sizes) > 1 and self.finished:
+            left = (time.monotonic() - self.begin) * (sum(self.sizes.values()) / self.finished - 1)
+            text += f" [{self.count}/{len(self.sizes)}{f', {span(left)} left' if left else ''}]"
+        self.bar.write(text, sys.stdout if where is None else where)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+
+def summary(target: Path, counts: Sequence[int], classes: Sequence[str]) -> str:
+    """A line about a file: its points, and the shares of the most frequent classes."""
+    total = sum(counts)
+    most = sorted(range(len(counts)), key=lambda i: -counts[i])[:5]
+    shares = ", ".join(f"{classes[i]} {counts[i] / max(total, 1):.1%}" for i in most if counts[i])
+    return f"{target}: {total:,} points" + (f"; {shares}" if shares else "")

@@ -1,8 +1,8 @@
 """Train a network from recipes and configuration files.
 
-    pointvar train shapes norm-free --output=runs/shapes --epochs=10
+    pointvar train shapes --output=runs/shapes --epochs=10
 
-What comes later goes over what came earlier, and single settings over all.
+Later sources override earlier ones, and single settings override all of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ TAKES_SETTINGS = True
 
 
 def configure(parser: ArgumentParser) -> None:
-    parser.usage = "pointvar train SOURCE [SOURCE ...] [--resume] [--print] [--SETTING=VALUE ...]"
-    known = f"recipes ({', '.join(RECIPES)}) and YAML files, the later ones over the earlier"
+    parser.usage = "pointvar train SOURCE [SOURCE ...] [--recipe NAME] [--SETTING=VALUE ...]"
+    known = f"recipes ({', '.join(RECIPES)}) and YAML files; later ones override earlier ones"
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=known)
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
-    parser.add_argument("--print", action="store_true", help="print the configuration, and do not train")
+    parser.add_argument(
+        "--recipe", metavar="NAME", help="a recipe over the sources: published gives the paper's training"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue the run in the output folder")
+    parser.add_argument("--print", action="store_true", help="print the settings as YAML, and do not train")
     parser.add_argument("--settings", action="help", help="explain all settings, as --help does")
     add_settings(parser)
 
@@ -33,7 +36,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Trains as recipes, files and settings say."""
     settings = given.as_dict()
-    sources = settings.pop("sources")
+    recipe = settings.pop("recipe", None)
+    sources = settings.pop("sources") + ([recipe] if recipe else [])
     resume, show = settings.pop("resume", False), settings.pop("print", False)
     config = read_settings(*sources, settings)
     if show:
@@ -58,8 +62,12 @@ def run(given: Namespace) -> int:
         )
         return 130
     if result.metrics:  # of several processes, the first has them
+        if result.best is not None:
+            print(f"best of the validation: epoch {result.best['epoch']} of {len(result.history)}")
         accuracy, iou = result.metrics["accuracy"], result.metrics["mean_iou"]
-        print(f"accuracy {accuracy:.4f}, mean IoU {iou:.4f}; {config.output}/summary.json has more")
+        classes = f"over {result.metrics['classes']} of {len(result.metrics['iou'])} classes"
+        scores = f"accuracy {accuracy:.4f}, mean IoU {iou:.4f} {classes}"
+        print(f"{scores}; {config.output}/summary.json has more")
     return 0
 
 

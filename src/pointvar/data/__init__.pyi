@@ -5,12 +5,16 @@ from .crops import CropSampler as CropSampler
 from .crops import SphereCrops as SphereCrops
 from .crops import cover as cover
 from .crops import crop_sphere as crop_sphere
+from .features import scaled_features as scaled_features
 from .folder import Folder as Folder
 from .formats import BadFileError as BadFileError
 from .formats import read_points as read_points
 from .formats import write_ply as write_ply
+from .inspect import Inspection as Inspection
+from .inspect import inspect_folder as inspect_folder
 from .modelnet import ModelNet as ModelNet
 from .names import DATASETS as DATASETS
+from .parts import divide as divide
 from .rooms import Rooms as Rooms
 from .sample import Batch as Batch
 from .sample import Sample as Sample

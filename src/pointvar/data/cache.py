@@ -18,7 +18,7 @@ import numpy as np
 from pointvar.atomic import write_atomically
 from pointvar.data.formats import Arrays, read_arrays
 
-VERSION = 1  # to be raised when the meaning of what is kept changes
+VERSION = 2  # to be raised when the meaning of what is kept changes
 HOUR = 3600.0
 
 

@@ -13,15 +13,16 @@ import hashlib
 import importlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from io import BytesIO
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pointvar.atomic import writing
 from pointvar.data.containers import Array as Array
 from pointvar.data.containers import Arrays as Arrays
 from pointvar.data.containers import read_hdf5, read_npy, read_npz
@@ -62,15 +63,15 @@ def read_points(path: Path | str, columns: Sequence[str] | None = None) -> Array
         raise BadFileError(f"{path}: unknown format {path.suffix!r}; known are {', '.join(FORMATS)}")
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
-    with _named(path, path.suffix[1:]):
-        return _checked(_gathered(reader(path, columns)))
+    with named(path, path.suffix[1:]):
+        return checked(gathered(reader(path, columns)))
 
 
-def write_ply(path: Path | str, points: ArrayLike, **columns: ArrayLike) -> None:
+def write_ply(path: Path | str | BinaryIO, points: ArrayLike, **columns: ArrayLike) -> None:
     """Writes a binary PLY of points with named columns, such as ``label`` or ``confidence``.
 
     Args:
-        path: the file to write.
+        path: the file to write, which is whole or not there, or one that is open.
         points: ``[N, 3]``; float64 stays float64.
         columns: ``[N]`` each, or ``[N, 3]`` for ``normals`` and for ``colors`` (uint8, or floats in 0..1).
     """
@@ -94,7 +95,8 @@ def write_ply(path: Path | str, points: ArrayLike, **columns: ArrayLike) -> None
         if array.shape != table["x"].shape:
             raise ValueError(f"column {name!r} must have shape [{len(table['x'])}], got {list(array.shape)}")
     rows = np.rec.fromarrays(list(table.values()), [(name, array.dtype) for name, array in table.items()])
-    plyfile.PlyData([plyfile.PlyElement.describe(rows, "vertex")]).write(str(path))
+    with writing(path) if isinstance(path, (str, Path)) else nullcontext(path) as file:
+        plyfile.PlyData([plyfile.PlyElement.describe(rows, "vertex")]).write(file)
 
 
 def sampled(arrays: Arrays, num_points: int, path: Path) -> Arrays:
@@ -111,7 +113,7 @@ def sampled(arrays: Arrays, num_points: int, path: Path) -> Arrays:
 def read_clouds(path: Path) -> tuple[Array, Array]:
     """Many clouds of as many points from one h5 file: ``data`` ``[M, N, 3]`` and ``label`` ``[M]``."""
     names = ("data", "label")
-    with _named(path, "h5 with data and label"):
+    with named(path, "h5 with data and label"):
         arrays = read_hdf5(path, optional("h5py", "data"), lambda _: names)
         return check_clouds(*(arrays[name] for name in names))
 
@@ -130,12 +132,12 @@ def check_clouds(points: Array, labels: Array) -> tuple[Array, Array]:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not empty."""
-    with _named(path, "text"):
+    with named(path, "text"):
         return [line.strip() for line in path.read_text("utf8").splitlines() if line.strip()]
 
 
 @contextmanager
-def _named(path: Path, kind: str) -> Iterator[None]:
+def named(path: Path, kind: str) -> Iterator[None]:
     """Whatever goes wrong in a broken file is a BadFileError that names it."""
     if not path.stat().st_size:
         raise BadFileError(f"{path}: the file is empty")
@@ -162,7 +164,7 @@ def optional(module: str, extra: str) -> Any:
 
 def read_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
     """The arrays of an ``npz`` file that are named, or all."""
-    with _named(path, "npz"):
+    with named(path, "npz"):
         return read_npz(path, names)
 
 
@@ -316,7 +318,7 @@ def _triangles(faces: Sequence[Array]) -> Array:
     return np.array(fans, dtype=np.int64).reshape(-1, 3)
 
 
-def _gathered(arrays: Arrays) -> Arrays:
+def gathered(arrays: Arrays) -> Arrays:
     """Single columns joined to points, normals and colours; the usual synonyms under one name."""
     lower = {name.lower(): array for name, array in arrays.items()}
     if len(lower) < len(arrays):
@@ -334,7 +336,8 @@ def _gathered(arrays: Arrays) -> Arrays:
     return lower
 
 
-def _checked(arrays: Arrays) -> Arrays:
+def checked(arrays: Arrays) -> Arrays:
+    """The arrays of a file, whose points are finite numbers."""
     if "points" not in arrays:
         raise ValueError(
             f"no coordinates; found {', '.join(arrays) or 'nothing'}, expected {', '.join(POINTS)} or x, y, z"

@@ -25,3 +25,6 @@ DATASETS: Registry[Callable[[Any, str], PointData]] = Registry(
         "npz": "pointvar.data.modelnet:from_settings",
     },
 )
+
+GROUND = 40.0
+"""Side of the window of the height above ground, unless another is given: wider than a house, in metres."""

@@ -75,7 +75,8 @@ class Batch:
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """The batch on another device or of another float dtype, as ``Tensor.to``; labels stay int64."""
         cloud = self.cloud.to(*args, **kwargs)
-        features, labels = self.features.to(*args, **kwargs), self.labels.to(cloud.device)
+        blocks = {"non_blocking": kwargs.get("non_blocking", False)}
+        features, labels = self.features.to(*args, **kwargs), self.labels.to(cloud.device, **blocks)
         return Batch(cloud, features, labels, self.names)
 
     def pin_memory(self) -> Batch:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pointvar import ops
 from pointvar.cloud import PointCloud, check_cloud, is_ordinary, per_cloud
 from pointvar.geometry.neighborhood import Neighborhood
+from pointvar.ops.grid import widest
 
 
 def kernel_density(cloud: PointCloud, bandwidth: float | Sequence[float] | Tensor) -> Tensor:
@@ -101,8 +102,11 @@ def density_and_unit(hood: Neighborhood, bandwidth: float) -> tuple[Tensor, Tens
     if needs_no_unit(given):
         return kernel_density(cloud, given), None
     h = cloud.points.new_ones(cloud.num_clouds) * given
-    exponent = h.double().log2().round()
+    exponent = h.to(widest(h.device)).log2().round()
     exponent = torch.where(exponent.abs() > 16, exponent, 0)
+    if torch.compiler.is_compiling():  # where no number can be asked for, any unit will do
+        unit = exponent.exp2().to(h)
+        return ops.kernel_density(cloud.points / unit[cloud.batch, None], cloud.offsets, h / unit), unit
     if not bool(exponent.any()):
         return kernel_density(cloud, given), None
     unit = exponent.exp2().to(h)
@@ -126,7 +130,8 @@ def _bandwidth(hood: Neighborhood, fraction: float) -> float | Tensor:
 
 def _mean_radius(hood: Neighborhood) -> Tensor:
     """Mean radius of the queries of each cloud, ``[B]``; 1 where that is nothing or 0."""
-    radius = hood.radius.detach().double()  # in float64 the mean of equal float32 numbers is that number
+    wide = widest(hood.indices.device)  # there the mean of equal float32 numbers is that number
+    radius = hood.radius.detach().to(wide)
     total = radius.new_zeros(hood.queries.num_clouds).index_add(0, hood.queries.batch, radius)
     mean = (total / hood.queries.lengths.clamp(min=1)).to(hood.support.dtype)
     return torch.where(mean > 0, mean, 1.0)
@@ -139,7 +144,8 @@ def _check_range(bandwidths: list[float], cloud: PointCloud) -> None:
         exponents = [-cloud.dim * math.log(math.sqrt(2 * math.pi) * h)]
         if cloud.needs_gradient:
             exponents.append(exponents[0] - 2 * math.log(h))
-        room = math.log(max(cloud.num_points, 1))
+        # A compiled graph serves clouds of any size.
+        room = 0.0 if torch.compiler.is_compiling() else math.log(max(cloud.num_points, 1))
         if min(exponents) < math.log(limits.tiny) or max(exponents) + room > math.log(limits.max):
             raise ValueError(
                 f"a density at bandwidth {h:.3g} in {cloud.dim}D (or its gradient) is out of the range of "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pointvar import ops
+from pointvar import ops, trees
 from pointvar.cloud import PointCloud, check_cloud, is_ordinary
 from pointvar.geometry.density import (
     density_and_unit,
@@ -18,7 +18,14 @@ from pointvar.geometry.density import (
     monte_carlo_key,
     needs_no_unit,
 )
-from pointvar.geometry.neighborhood import Needs, Neighborhood, Transposed, check_pair, spatial_order
+from pointvar.geometry.neighborhood import (
+    Needs,
+    Neighborhood,
+    Transposed,
+    check_pair,
+    spatial_order,
+    tensors_of,
+)
 from pointvar.geometry.packing import pack, unpack
 from pointvar.geometry.sampling import farthest_points, poisson_disk
 from pointvar.geometry.search import ball_query, draw_seed, knn, positive_int
@@ -58,7 +65,8 @@ class Hierarchy:
             estimators that divide by it; ``None``: these take their own fraction of the receptive field.
         queries: points where a network's output is wanted, of the same clouds; default: the input points.
         hoods: neighbourhoods that will be needed: the levels of support and queries (or ``Hierarchy.INPUT``,
-            ``Hierarchy.QUERIES``) and the reach; ``None``: the reach of the hierarchy.
+            ``Hierarchy.QUERIES``), the reach (``None``: that of the hierarchy), and where the so many nearest
+            points are meant, their number.
         needs: what will be needed of each of them, such as the ``needs`` of an estimator.
 
     Attributes:
@@ -83,7 +91,7 @@ class Hierarchy:
         farthest: Sequence[int | float] | None = None,
         bandwidth: float | None = None,
         queries: PointCloud | None = None,
-        hoods: Sequence[tuple[int, int, float | None]] = (),
+        hoods: Sequence[Sequence[Any]] = (),
         needs: Needs | None = None,
     ) -> None:
         check_cloud(cloud)
@@ -100,7 +108,8 @@ class Hierarchy:
         if bandwidth is not None and not 0 < bandwidth < math.inf:
             raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}")
         self.reach, self.max_neighbors, self.bandwidth = float(reach), max_neighbors, bandwidth
-        self._seed = draw_seed(generator)
+        self.farthest = None if farthest is None else list(farthest)
+        self._seed: int | Tensor = draw_seed(generator)
         self.input = cloud
         self.queries = cloud if queries is None else queries
         check_pair(cloud, self.queries)
@@ -109,7 +118,7 @@ class Hierarchy:
         self._hoods: dict[_Key, Neighborhood] = {}
         self._buffers: list[Tensor] = []
         needs = Needs() if needs is None else needs
-        planned = [self._key(*hood, None) for hood in hoods]
+        planned = [self._key(*hood) for hood in hoods]
         make = ops.at_once(cloud.points)
         if farthest is not None:
             self._choose_farthest(farthest)
@@ -149,6 +158,7 @@ class Hierarchy:
         given = self.input, self.queries
         if (
             any(cloud.needs_gradient or cloud.names is not None for cloud in given)
+            or any(key.nearest is not None for key in planned)
             or not all(map(is_ordinary, (*self.radii, *radii.values())))
             or torch.compiler.is_compiling()
         ):
@@ -227,6 +237,12 @@ class Hierarchy:
     def __len__(self) -> int:
         return len(self.clouds)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """With which another cloud gets levels like these: ``Hierarchy(cloud, **levels.settings)``."""
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        return {**settings, "hoods": [list(key) for key in sorted(self._hoods, key=str)]}
+
     def within(self, level: int, reach: float | None = None, nearest: int | None = None) -> Neighborhood:
         """The neighbourhood of level ``level`` in itself; with ``nearest``, the so many nearest points."""
         return self._hood(self._key(level, level, reach, nearest))
@@ -243,7 +259,7 @@ class Hierarchy:
         """From level 0 to the queries."""
         return self._hood(self._key(0, self.QUERIES, reach, nearest))
 
-    def _key(self, source: int, target: int, reach: float | None, nearest: int | None) -> _Key:
+    def _key(self, source: int, target: int, reach: float | None = None, nearest: int | None = None) -> _Key:
         for level in (source, target):
             if level != self.QUERIES and not self.INPUT <= level < len(self.radii):
                 levels = f"levels are 0 to {len(self.radii) - 1}, -1 is the input"
@@ -280,7 +296,7 @@ class Hierarchy:
         stream = 0
         for part in key:
             stream = stream * 1009 + part + 2
-        return (self._seed + stream) % (1 << 63)
+        return (int(self._seed) + stream) % (1 << 63)
 
     def _generator(self, *key: int) -> torch.Generator:
         return torch.Generator().manual_seed(self._stream(*key))
@@ -327,6 +343,39 @@ class Hierarchy:
     def __repr__(self) -> str:
         sizes = ", ".join(str(cloud.num_points) for cloud in self.clouds)
         return f"Hierarchy({self.input.num_points} points -> {sizes}; radii {self.radii}, reach {self.reach})"
+
+
+_SETTINGS = "radii", "reach", "max_neighbors", "farthest", "bandwidth"
+
+
+def _tree(levels: Hierarchy) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What it is, without what was computed from it but the neighbourhoods.
+
+    The seed is a tensor, so that two hierarchies of one network are alike but for their tensors.
+    """
+    keys = sorted(levels._hoods, key=str)
+    hoods = [tensors_of(levels._hoods[key]) for key in keys]
+    seed = torch.tensor(levels._seed) if isinstance(levels._seed, int) else levels._seed
+    others = {} if levels.queries is levels.input else {"queries": levels.queries}
+    made = {"clouds": levels.clouds, "kept": levels.kept, "hoods": [tensors for tensors, _ in hoods]}
+    rest = {name: getattr(levels, name) for name in _SETTINGS}
+    rest["hoods"] = [[list(key), numbers] for key, (_, numbers) in zip(keys, hoods, strict=True)]
+    return {"input": levels.input, **others, **made, "seed": seed}, rest
+
+
+def _of_tree(parts: dict[str, Any], rest: dict[str, Any]) -> Hierarchy:
+    levels = Hierarchy.__new__(Hierarchy)
+    levels.__dict__.update({name: rest[name] for name in _SETTINGS}, _seed=parts["seed"], _buffers=[])
+    levels.input, levels.clouds, levels.kept = parts["input"], list(parts["clouds"]), list(parts["kept"])
+    levels.queries = parts.get("queries", levels.input)
+    levels._hoods = {}
+    for (key, numbers), tensors in zip(rest["hoods"], parts["hoods"], strict=True):
+        ends: dict[str, Any] = {"support": levels._cloud(key[0]), "queries": levels._cloud(key[1])}
+        levels._hoods[_Key(*key)] = Neighborhood(**ends, **tensors, **numbers)
+    return levels
+
+
+trees.register(Hierarchy, _tree, _of_tree)
 
 
 def _prepare(hood: Neighborhood, needs: Needs) -> None:

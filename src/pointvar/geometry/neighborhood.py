@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pointvar import ops
-from pointvar.cloud import Keeper, PointCloud, per_cloud
+from pointvar import ops, trees
+from pointvar.cloud import Keeper, PointCloud, is_traced, per_cloud
 from pointvar.geometry.packing import replaced
 
 
@@ -68,7 +68,7 @@ class Neighborhood(Keeper):
         self.row_offsets, self.indices, self.total_counts = row_offsets, indices, total_counts
         self._radius, self._farthest, self._density = radius, farthest, density
         self.bandwidth = bandwidth
-        self._cache = {}
+        self._cache, self._traced = {}, is_traced()
 
     @classmethod
     def from_edge_index(
@@ -238,6 +238,28 @@ class Neighborhood(Keeper):
             f"Neighborhood({self.queries.num_points} queries, {self.support.num_points} support points, "
             f"{self.num_edges} edges, {mean:.1f} per query, {self.indices.device})"
         )
+
+
+def tensors_of(hood: Neighborhood) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a neighbourhood is made of but for its clouds: tensors, and what is none."""
+    edges = {"row_offsets": hood.row_offsets, "indices": hood.indices, "total_counts": hood.total_counts}
+    given = {"radius": hood._radius, "farthest": hood._farthest, "density": hood._density}
+    numbers = {name: part for name, part in given.items() if isinstance(part, float)}
+    others = {name: part for name, part in given.items() if part is not None and name not in numbers}
+    return {**edges, **others}, {**numbers, "bandwidth": hood.bandwidth}
+
+
+def _parts(hood: Neighborhood) -> tuple[dict[str, Any], dict[str, Any]]:
+    clouds = {"support": hood.support}
+    if hood.queries is not hood.support:
+        clouds["queries"] = hood.queries
+    tensors, rest = tensors_of(hood)
+    return {**clouds, **tensors}, rest
+
+
+trees.register(
+    Neighborhood, _parts, lambda parts, rest: Neighborhood(**{"queries": parts["support"], **parts, **rest})
+)
 
 
 def spatial_order(cloud: PointCloud) -> Tensor:

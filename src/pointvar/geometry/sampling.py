@@ -11,6 +11,7 @@ from torch import Tensor
 from pointvar import ops
 from pointvar.cloud import PointCloud, check_cloud, per_cloud
 from pointvar.geometry.search import draw_seed
+from pointvar.ops.grid import widest
 
 
 def poisson_disk(
@@ -85,7 +86,7 @@ class VoxelGrid:
         """Means of per-point values ``[N, ...]`` over the cells; differentiable."""
         if values.shape[:1] != self.inverse.shape:
             raise ValueError(f"values must have {len(self.inverse)} rows, got shape {list(values.shape)}")
-        wide = values.double()  # the average of equal numbers is that number
+        wide = values.to(widest(values.device))  # the average of equal numbers is that number
         sums = wide.new_zeros(len(self.counts), *values.shape[1:]).index_add(0, self.inverse, wide)
         return (sums / self.counts.view(-1, *[1] * (values.dim() - 1))).to(values.dtype)
 
@@ -99,17 +100,29 @@ def voxel_grid(cloud: PointCloud, size: float | Sequence[float] | Tensor) -> Vox
     """
     check_cloud(cloud)
     sizes = per_cloud(size, cloud, "size")[cloud.batch, None]
-    cells = (cloud.points.detach().double() / sizes.double()).floor()
+    wide = widest(cloud.device)
+    cells = (cloud.points.detach().to(wide) / sizes.to(wide)).floor()
     group = cloud.batch
-    # One axis after the other, so that the keys stay below N times the cells of one axis.
     for axis in cells.unbind(1):
-        order = torch.unique(axis, return_inverse=True)[1]
-        group = torch.unique(group * (len(axis) + 1) + order, return_inverse=True)[1]
-    counts = torch.bincount(group)
+        group = _ranks(group, axis)
+    numbers = torch.arange(cloud.num_points, device=cloud.device)
+    ends = torch.searchsorted(group.sort().values, numbers, right=True)
+    occupied = int(group.max()) + 1 if cloud.num_points else 0
+    counts = ends[:occupied].diff(prepend=ends.new_zeros(1))
     grid = VoxelGrid(cloud, group, counts)
     clouds = torch.zeros_like(counts).scatter(0, group, cloud.batch)
-    lengths = torch.bincount(clouds, minlength=cloud.num_clouds)
-    return VoxelGrid(PointCloud(grid.average(cloud.points), lengths), group, counts)
+    bounds = torch.searchsorted(clouds, torch.arange(cloud.num_clouds + 1, device=cloud.device))
+    return VoxelGrid(PointCloud(grid.average(cloud.points), bounds.diff()), group, counts)
+
+
+def _ranks(first: Tensor, second: Tensor) -> Tensor:
+    """Each pair's place among the different pairs, ascending."""
+    order = second.argsort(stable=True)
+    order = order[first[order].argsort(stable=True)]
+    a, b = first[order], second[order]
+    new = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
+    places = torch.cat([torch.zeros_like(order[:1]), new.cumsum(0)])
+    return torch.empty_like(order).scatter(0, order, places)
 
 
 def _integers(value: object, cloud: PointCloud, name: str) -> Tensor:

@@ -11,22 +11,22 @@ pass reaches it, with all layers before it set already.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pointvar.convolution import PointConvolution
-from pointvar.init.center import Center, Centering, centred
+from pointvar.init.center import Center, Centering, centred, centred_by_bias, channel_moments
 from pointvar.init.report import InitReport, LayerInit
-from pointvar.init.walk import Call, Statistic, checked, walk
-from pointvar.layers import Forward, Layer, Select, channels_last, find_layers, outermost
+from pointvar.init.walk import NARROW, Call, Rescale, Statistic, Steps, checked, walk
+from pointvar.layers import Forward, Layer, Select, fill_normal, find_layers, outermost
 
 Target = float | Mapping[str, float] | Callable[[str, torch.nn.Module], float]
-Steps = Generator[Statistic, Tensor, LayerInit | str]
 
 
 def variance_init(
@@ -36,11 +36,13 @@ def variance_init(
     forward: Forward | None = None,
     *,
     layers: Select = None,
-    exact: bool = False,
+    exact: bool | None = None,
     orthogonal: bool = False,
-    center: Center = 0.0,
+    center: Center | Centering = 0.0,
     bias: str = "zero",
     mode: str | None = "train",
+    dropout: bool = False,
+    unknown: bool = False,
     num_batches: int | None = None,
     generator: torch.Generator | None = None,
 ) -> InitReport:
@@ -52,31 +54,41 @@ def variance_init(
 
     Args:
         model: any module; what is set: ``PointConvolution``, ``Linear``, ``Conv1d/2d/3d`` and their
-            transposed forms, ``Bilinear``, linear layers of PyTorch Geometric, and what ``register_layer``
-            has added.
-        batches: one batch (a tuple, a mapping, a tensor, any other object), which takes one forward pass; or
-            many (a list, a data loader, an iterator), each of which counts the same, and which take one
-            partial pass per layer and batch, and a whole one per batch.
+            transposed forms, ``Bilinear``, ``MultiheadAttention``, linear layers of PyTorch Geometric, and
+            what ``register_layer`` has added.
+        batches: one batch (a tuple, a mapping, a tensor, any other object), or many (a list, a data loader,
+            an iterator), each of which counts the same. Each takes one forward pass. The passes of many wait
+            for each other at every layer, so that what each of them holds there is in memory together.
         target: second moment of the outputs: a number, numbers by name pattern, or ``(name, module) ->
             number``.
         forward: ``forward(model, batch)``; default: ``model(*batch)``, ``model(**batch)`` or
             ``model(batch)``.
         layers: which layers: types, name patterns, or a predicate ``(name, module) -> bool``.
         exact: scales the drawn weights once more, so that the measured second moment, and not only its
-            expectation, is the target.
+            expectation, is the target. Default: where there are few outputs to average over, in layers of
+            less than 32 channels.
         orthogonal: draws orthogonal weights; with ``exact`` this is LSUV.
         center: takes that much, from 0 (nothing) to 1, of what all outputs have in common out of the weights,
-            see ``pointvar.init.center``; or ``"auto"``: as much as the depth allows. Layers that are
-            measured by a probe are not centred.
+            see ``pointvar.init.center``; or ``"auto"``, also ``True``: as much as the depth allows, for
+            which all layers count (``norm_free`` knows the longest way through them; so does
+            ``Centering("auto", depth)``). Layers that are measured by a probe are centred by their bias, if
+            they have one.
         bias: ``"zero"`` sets biases to 0, ``"keep"`` leaves them; Z is measured without them either way.
-        mode: ``"train"`` (dropout is active; statistics of batch norms are restored), ``"eval"``, or
-            ``None``: as the model is.
+        mode: ``"train"`` (statistics of batch norms are restored), ``"eval"``, or ``None``: as the model is.
+        dropout: lets modules that drop something in ``"train"`` do so while it is measured. What they
+            drop they make up for by a factor, so that the second moment is right in training, and smaller by
+            1 - p behind each of them in evaluation; without, it is right in evaluation and larger by
+            1 / (1 - p) in training.
+        unknown: tries modules without a rule too, and sets those that turn out to be linear in their own
+            weights. They are tried behind their call, when all layers inside them are set.
         num_batches: takes only so many batches.
         generator: where weights come from; default: torch's global generator, whose state is restored.
 
     Nothing else of the model changes, and an exception leaves it as it was. A layer that is called in several
-    places is set when it is reached first. Under ``torch.distributed`` Z is averaged over the ranks and all
-    ranks get the same weights.
+    places is set when it is reached first. Where exact, a layer whose outputs are nowhere positive, a gate
+    that a ReLU would shut, gets its weights with the other sign. A layer that is given nothing but zeros
+    by those before it is left alone, with a warning. Under ``torch.distributed`` Z is averaged over the
+    ranks and all ranks get the same weights.
 
     Example::
 
@@ -86,21 +98,28 @@ def variance_init(
     if bias not in ("zero", "keep"):
         raise ValueError(f"bias must be 'zero' or 'keep', got {bias!r}")
     _check_target(target, model)
-    centering = Centering(center, len(find_layers(model, layers)[0]))
+    centering = (
+        center if isinstance(center, Centering) else Centering(center, len(find_layers(model, layers)[0]))
+    )
 
     def strategy(layer: Layer) -> Steps:
-        goal = _target_of(target, layer)
+        goal, by_bias = _target_of(target, layer), False
+        if obstacle := (yield from _try(layer)):
+            return obstacle
         yield from _fit_basis(layer, generator)
-        if center and layer.kind.second_moment is not None and len(layer.weights) == 1:
+        yield from _fit_attention(layer, generator)
+        if centering and layer.kind.second_moment is not None and len(layer.weights) == 1:
             entry: LayerInit | str = yield from centred(layer, goal, centering, generator, orthogonal)
         else:
             entry = yield from _measure_and_draw(layer, goal, generator, orthogonal)
-        if exact and isinstance(entry, LayerInit) and layer.kind.second_moment is not None:
-            moment = checked(layer, (yield _output_moment), "output")
-            layer.scale((goal / moment) ** 0.5)
-            entry.variance *= goal / moment
-        if bias == "zero" and isinstance(entry, LayerInit):
+            if centering and bias == "zero" and isinstance(entry, LayerInit):
+                layer.zero_bias()
+                by_bias = yield from centred_by_bias(layer, entry, goal, centering)
+        if bias == "zero" and isinstance(entry, LayerInit) and not by_bias:
             layer.zero_bias()
+        scaled = layer.channels < NARROW if exact is None else exact
+        if isinstance(entry, LayerInit) and scaled and not by_bias:
+            entry.variance *= float((yield Rescale(goal))) ** 2
         return entry
 
     return walk(
@@ -111,6 +130,8 @@ def variance_init(
         layers=layers,
         forward=forward,
         mode=mode,
+        dropout=dropout,
+        unknown=unknown,
         num_batches=num_batches,
     )
 
@@ -123,6 +144,7 @@ def lsuv_init(
     *,
     layers: Select = None,
     center: Center = 0.0,
+    dropout: bool = False,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> InitReport:
@@ -131,7 +153,7 @@ def lsuv_init(
     ``variance_init`` with ``exact`` and ``orthogonal``. Mishkin, Matas 2016, "All you need is a good init",
     https://arxiv.org/abs/1511.06422
     """
-    options = {"layers": layers, "center": center, "generator": generator, **options}
+    options |= {"layers": layers, "center": center, "dropout": dropout, "generator": generator}
     return variance_init(model, batches, target, forward, exact=True, orthogonal=True, **options)
 
 
@@ -143,6 +165,7 @@ def data_dependent_init(
     *,
     layers: Select = None,
     mode: str | None = "train",
+    dropout: bool = False,
     num_batches: int | None = None,
     generator: torch.Generator | None = None,
 ) -> InitReport:
@@ -162,10 +185,12 @@ def data_dependent_init(
         goal = _target_of(target, layer)
         if len(layer.weights) != 1:
             return "it has several weights"
+        if layer.kind.second_moment is not None:
+            checked(layer, (yield lambda call: call.second_moment()), "input")
         yield from _fit_basis(layer, generator)
         if (yield from _probe(layer, generator)) is None:
             return NOT_LINEAR
-        mean, square = yield _channel_moments
+        mean, square = yield channel_moments
         checked(layer, square.mean(), "output under unit weights")
         spread = (square - mean.square()).clamp(min=0).sqrt()
         dead = spread <= 1e-6 * square.sqrt()
@@ -174,8 +199,9 @@ def data_dependent_init(
         factor = torch.where(dead, 1.0, goal**0.5 / torch.where(dead, 1.0, spread))
         with torch.no_grad():
             layer.scale_channels(factor)
-            if layer.biases:
-                layer.biases[0].copy_(-mean * factor)
+            bias = layer.bias_of(mean.numel())
+            if bias is not None:
+                bias.copy_((-mean * factor).view_as(bias))
         return LayerInit(
             layer.name, layer.type, float(layer.weight.double().square().mean()), goal, note="per channel"
         )
@@ -188,6 +214,7 @@ def data_dependent_init(
         layers=layers,
         forward=forward,
         mode=mode,
+        dropout=dropout,
         num_batches=num_batches,
     )
 
@@ -201,6 +228,35 @@ def _fit_basis(layer: Layer, generator: torch.Generator | None) -> Generator[Sta
         radius = checked(layer, (yield _mean_radius), "mean radius")
         module.basis.reset_parameters(generator, radius=radius)
         module.refresh_precondition(radius)
+
+
+def _fit_attention(layer: Layer, generator: torch.Generator | None) -> Generator[Statistic, Tensor, None]:
+    """Draws queries, keys and values of unit variance; what is linear in its weights is behind them."""
+    if not isinstance(layer.module, nn.MultiheadAttention) or not all(w.requires_grad for w in layer.inner):
+        return
+    moments = yield _attention_inputs
+    deviations = [checked(layer, moment, "input") ** -0.5 for moment in moments]
+    parts = layer.inner if len(layer.inner) == 3 else layer.inner[0].chunk(3)
+    with torch.no_grad():
+        for weight, deviation in zip(parts, deviations, strict=True):
+            fill_normal(weight, generator)
+            weight.mul_(deviation)
+
+
+def _attention_inputs(call: Call) -> Tensor:
+    """Z of queries, keys and values, ``[3]``."""
+    given = inspect.signature(call.layer.module.forward).bind(*call.args, **call.kwargs).arguments
+    inputs = (given[name].double() for name in ("query", "key", "value"))
+    return torch.stack([x.square().sum(-1).mean() for x in inputs])
+
+
+def _try(layer: Layer) -> Generator[Statistic, Tensor, str | None]:
+    """Why a module without a rule has no weights to be drawn, if so."""
+    if layer.kind.late and all(weight.dim() < 2 for weight in layer.weights):
+        channels = yield lambda call: torch.tensor(float(call.output().shape[-1]))
+        if all(weight.numel() <= channels for weight in layer.weights):
+            return f"no rule for {layer.type}, whose weights are gains"
+    return None
 
 
 def _measure_and_draw(
@@ -225,18 +281,20 @@ def _probe(
 ) -> Generator[Statistic, Tensor, float | None]:
     """The second moment of the output under weights of unit variance, which are left in place; ``None``, and
     the weights as they were, if the layer is not linear in them."""
+    if layer.kind.second_moment is not None:
+        layer.draw(1.0, generator, orthogonal)
+        return 1.0
     before = [w.detach().clone() for w in layer.weights]
     layer.draw(1.0, generator, orthogonal)
-    if layer.kind.second_moment is not None:
-        return 1.0
     moment, deviation = yield _linearity
-    z = checked(layer, moment, "output under unit weights")
-    if deviation <= 1e-4 * moment:
-        return z
+    if moment > 0 and deviation <= 1e-4 * moment:
+        return checked(layer, moment, "output under unit weights")
     with torch.no_grad():
         for weight, value in zip(layer.weights, before, strict=True):
             weight.copy_(value)
-    warnings.warn(f"{layer.name} is {NOT_LINEAR}, and is left alone", stacklevel=2)
+    checked(layer, moment, "output under unit weights")
+    if not layer.kind.late:  # else nobody has said that it is
+        warnings.warn(f"{layer.name} is {NOT_LINEAR}, and is left alone", stacklevel=2)
     return None
 
 
@@ -249,16 +307,6 @@ def _linearity(call: Call) -> Tensor:
     deviation = out + call.output().double() / 2
     call.layer.scale(-0.5)
     return torch.stack([out.square().mean(), deviation.square().mean()])
-
-
-def _output_moment(call: Call) -> Tensor:
-    return call.output().double().square().mean()
-
-
-def _channel_moments(call: Call) -> Tensor:
-    """Mean and mean square of each channel, ``[2, O]``."""
-    rows = channels_last(call.layer.module, call.output().double())
-    return torch.stack([rows.mean(0), rows.square().mean(0)])
 
 
 def _mean_radius(call: Call) -> Tensor:

@@ -2,9 +2,9 @@
 
 An entry is called with the model and, by name, with whichever of these it has parameters for: ``batches``
 (training batches to measure on), ``forward``, ``layers`` and ``generator`` as for ``variance_init``,
-``target`` (second moment that each layer's output is to have), ``center`` (as for ``variance_init``),
-``table`` (a table of z, by name or file) and ``input_moment`` (second moment of the input features). It gives
-an `InitReport`.
+``target`` (second moment that each layer's output is to have), ``center`` and ``dropout`` (as for
+``variance_init``), ``table`` (a table of z, by name or file) and ``input_moment`` (second moment of the input
+features). It gives an `InitReport`.
 """
 
 from __future__ import annotations

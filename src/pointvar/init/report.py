@@ -43,7 +43,7 @@ class InitReport:
     clouds: int | None = None
     points: int | None = None
     passes: int = 0
-    """Forward passes, most of them partial if there are several batches."""
+    """Forward passes: one for each batch."""
     seconds: float = 0.0
 
     def __getitem__(self, name: str) -> LayerInit:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from pointvar.convolution import PointConvolution
-from pointvar.layers.kinds import Kind, kind_of
+from pointvar.layers.kinds import Kind, kind_of, unknown_kind
 from pointvar.precondition import coordinates_of
 
 Select = type | tuple[type, ...] | str | Sequence[str] | Callable[[str, nn.Module], bool] | None
@@ -26,6 +29,12 @@ class Layer:
         parameters = dict(module.named_parameters())
         self.weights = [p for n, p in parameters.items() if _matches(n, kind.weight)]
         self.biases = [p for n, p in parameters.items() if _matches(n, kind.bias)]
+        self.inner = [p for n, p in parameters.items() if _matches(n, kind.inner)]
+        self.kept = [p for n, p in parameters.items() if _matches(n, kind.kept)]
+        named = (*kind.weight, *kind.bias, *kind.kept, *kind.inner)
+        own = set(dict(module.named_parameters(recurse=False))) if kind.late else parameters
+        self.unnamed = [f"{self.name}.{n}" for n in parameters if n in own and not _matches(n, named)]
+        """Parameters inside of which the layer's rule says nothing."""
 
     def obstacle(self) -> str | None:
         """Why the layer cannot be set, if so."""
@@ -65,10 +74,7 @@ class Layer:
         if isinstance(self.module, PointConvolution):
             self.module.refresh_precondition()
         for weight in self.weights:
-            if generator is None or generator.device == weight.device:
-                weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
-            else:
-                weight.copy_(torch.randn(weight.shape, generator=generator, device=generator.device))
+            fill_normal(weight, generator)
             if orthogonal and weight.dim() > 1:
                 weight.copy_(_orthogonal(weight, self.kind.out_dim))
             weight.mul_(variance**0.5)
@@ -114,15 +120,71 @@ class Layer:
             return weight.unflatten(0, (groups, -1)).movedim(2, 1)
         return weight.movedim(self.kind.out_dim, 0).unflatten(0, (groups, -1))
 
+    @contextmanager
+    def serving(self, rows: Tensor | None = None) -> Iterator[Tensor]:
+        """Puts the single weight of one output of each group, without a bias, in the place of the layer's own
+        where its kind allows for that: a pass then costs as much less. Yields what is learned.
+
+        Args:
+            rows: ``[G, 1, ...]`` as of ``by_channel``, for all outputs alike; default: those of the first.
+        """
+        own, module = self.weights[0], self.module
+        outputs = self.by_channel(own).shape[1]
+        fewer = outputs if self.kind.narrow else 1
+        shape = list(own.shape)
+        shape[self.kind.out_dim] //= fewer
+        with torch.no_grad():
+            weight = own.new_empty(shape)
+            first = self.by_channel(self.weight)[:, : outputs // fewer]
+            self.by_channel(weight).copy_(first if rows is None else rows)
+            if isinstance(module, PointConvolution) and module.precondition:
+                weight = coordinates_of(module.preconditioner, weight)
+        weight = nn.Parameter(weight)
+        places: dict[int, nn.Parameter | None] = {id(own): weight, **{id(bias): None for bias in self.biases}}
+        held = [(part._parameters, dict(part._parameters)) for part in module.modules()]
+        try:
+            for parameters, before in held:
+                parameters.update({name: places.get(id(p), p) for name, p in before.items()})
+            yield weight
+        finally:
+            for parameters, before in held:
+                parameters.update(before)
+
+    @property
+    def channels(self) -> float:
+        """How many output channels the single weight has; infinitely many, if there is none."""
+        weight = self.weights[0]
+        if len(self.weights) != 1 or weight.dim() < 2:
+            return float("inf")
+        return math.prod(self.by_channel(weight).shape[:2])
+
     @property
     def groups(self) -> int:
         return int(getattr(self.module, "groups", 1))
+
+    def bias_of(self, channels: int) -> Tensor | None:
+        """The bias with a number for each of so many channels, if there is one: the last, if several."""
+        return next((b for b in reversed(self.biases) if b.numel() == channels and b.requires_grad), None)
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether the output is known to be linear in the weights, as they stand with the biases."""
+        known = self.kind.second_moment is not None and not self.kind.late
+        return known and not any(bool(bias.any()) for bias in self.biases)
 
     @torch.no_grad()
     def zero_bias(self) -> None:
         for bias in self.biases:
             if bias.requires_grad:
                 bias.zero_()
+
+
+def fill_normal(weight: Tensor, generator: torch.Generator | None) -> None:
+    """Fills a tensor from the unit Gaussian; a generator may live on another device."""
+    if generator is None or generator.device == weight.device:
+        weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
+    else:
+        weight.copy_(torch.randn(weight.shape, generator=generator, device=generator.device))
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -159,19 +221,27 @@ def find_layers(model: nn.Module, select: Select = None) -> tuple[list[Layer], d
     return layers, left
 
 
-def candidates(model: nn.Module, select: Select, left: dict[str, str]) -> list[Layer]:
-    """Layers that can be set, also those that share a weight; ``left`` is told what cannot, and why."""
+def candidates(model: nn.Module, select: Select, left: dict[str, str], unknown: bool = False) -> list[Layer]:
+    """Layers that can be set, also those that share a weight; ``left`` is told what cannot, and why.
+
+    With ``unknown`` there are also modules for which there is no rule, and that may turn out to be linear.
+    """
     refuse_lazy(model)
     chosen = predicate(select)
     layers = []
     for name, module, kind in outermost(model):
-        if kind is None:
-            left[name] = f"no rule for {type(module).__name__}"
+        rule: Kind | str = f"no rule for {type(module).__name__}" if kind is None else kind
+        if kind is None and unknown and not is_norm(module):
+            rule = unknown_kind(module)
+        if isinstance(rule, str):
+            left[name] = rule
             continue
+        kind = rule
         layer = Layer(name, module, kind)
         obstacle = layer.obstacle() if chosen(layer.name, module) else "not selected"
         if obstacle is None:
             layers.append(layer)
+            left.update({n: f"the rule for {type(module).__name__} does not name it" for n in layer.unnamed})
         else:
             left[layer.name] = obstacle
     return layers
@@ -190,6 +260,14 @@ class Claims:
             return f"shares its weight with {owner}"
         self._owners.update((id(w), layer.name) for w in layer.weights)
         return None
+
+
+_NORM = re.compile(r"(?<!^No)Norm([123]d)?$")
+
+
+def is_norm(module: nn.Module) -> bool:
+    """By the names of types that normalise, of any library: BatchNorm2d, GraphNorm; not our NoNorm."""
+    return _NORM.search(type(module).__name__) is not None
 
 
 def refuse_lazy(model: nn.Module) -> None:

@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from numbers import Number
 from typing import Any
 
+import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from pointvar.cloud import PointCloud
+from pointvar.convolution import PointConvolution
 from pointvar.geometry import Hierarchy, Neighborhood
 
 Forward = Callable[[Any, Any], Any]
 
 
 def feed(model: nn.Module, batch: Any) -> Any:
-    """How a batch is fed to a model by default: a tuple or list as arguments, a mapping as keywords."""
+    """How a batch is fed to a model by default: a tuple or list as arguments, a mapping as keywords.
+
+    What the model has no parameters for, such as labels at the end, is left out.
+    """
+    signature = inspect.signature(model.forward)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    args, kwargs = ([batch], {}) if not isinstance(batch, (tuple, list)) else (list(batch), {})
     if isinstance(batch, Mapping):
-        return model(**batch)
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(batch)
+        args, kwargs = [], dict(batch)
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            kwargs = {name: value for name, value in batch.items() if name in signature.parameters}
+    elif inspect.Parameter.VAR_POSITIONAL not in kinds:
+        places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        args = args[: max(len(places), 1)]
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as problem:
+        raise TypeError(
+            f"a batch of type {type(batch).__name__} does not fit the forward of {type(model).__name__} "
+            f"({problem}): say by forward=lambda model, batch: ... how the model is called"
+        ) from problem
+    return model(*args, **kwargs)
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The first tensor of real numbers in what a layer returns, however deep."""
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() else None
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, (tuple, list)):
+        return next((x for x in map(first_tensor, output) if x is not None), None)
+    return None
 
 
 def as_batches(batches: Any, limit: int | None = None) -> list[Any]:
@@ -71,18 +102,26 @@ def size_of(batch: Any) -> tuple[int | None, int | None]:
 
 
 @contextmanager
-def restored(model: nn.Module, mode: str | None = "train") -> Iterator[None]:
+def restored(model: nn.Module, mode: str | None = "train", dropout: bool = True) -> Iterator[None]:
     """Puts a model into a mode for passes that leave no trace: buffers, flags and random state come back, and
-    after an exception the parameters too."""
+    after an exception the parameters too. Without ``dropout``, modules that drop something let all through.
+    """
     if mode not in ("train", "eval", None):
         raise ValueError(f"mode must be 'train', 'eval' or None (as the model is), got {mode!r}")
     modules = [(module, module.training, dict(module._buffers)) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    parameters = [(p, p.detach().clone()) for p in model.parameters()]
+    drawn = [*model.parameters(), *preconditioners(model)]
+    parameters = [(tensor, tensor.detach().clone()) for tensor in drawn]
+    known = {id(tensor) for tensor in drawn}
+    buffers = [(b, b.detach().clone()) for b in model.buffers() if id(b) not in known]
     try:
-        with torch.random.fork_rng(devices=devices_of(model)):
+        with forked_random(model), _no_reentrant_checkpoints():
             if mode is not None:
                 model.train(mode == "train")
+            for module, *_ in modules:
+                if (
+                    mode == "train" and not dropout and "Drop" in type(module).__name__
+                ):  # Dropout2d, DropPath, ...
+                    module.eval()
             yield
     except BaseException:
         _copy_back(parameters)
@@ -92,6 +131,43 @@ def restored(model: nn.Module, mode: str | None = "train") -> Iterator[None]:
             module.training = training
             module._buffers.update(held)  # also where a pass has put a new tensor in the place of a buffer
         _copy_back(buffers)
+
+
+def preconditioners(model: nn.Module) -> list[Tensor]:
+    """The buffers that belong to weights, and change with them; all others change with data."""
+    convolutions = (module for module in model.modules() if isinstance(module, PointConvolution))
+    return [convolution.preconditioner for convolution in convolutions if convolution.precondition]
+
+
+@contextmanager
+def _no_reentrant_checkpoints() -> Iterator[None]:
+    """Reentrant checkpointing runs layers without a graph first, and again behind the back of ``grad``, which
+    refuses to work with it: what it wraps is run as if it was not wrapped."""
+
+    class Plain:
+        @staticmethod
+        def apply(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+            return run(*args)
+
+    module: Any = torch.utils.checkpoint
+    before = module.CheckpointFunction
+    module.CheckpointFunction = Plain
+    try:
+        yield
+    finally:
+        module.CheckpointFunction = before
+
+
+@contextmanager
+def forked_random(model: nn.Module) -> Iterator[None]:
+    """Random numbers of torch, of numpy and of Python that are drawn inside leave no trace outside."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002, the global one is what is meant
+    try:
+        with torch.random.fork_rng(devices=devices_of(model)):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 @torch.no_grad()

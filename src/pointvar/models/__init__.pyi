@@ -1,5 +1,7 @@
 from .classifier import Classifier as Classifier
 from .convolutions import Method as Method
+from .export import export as export
+from .export import save_exported as save_exported
 from .names import NETWORKS as NETWORKS
 from .network import Network as Network
 from .plain import PlainNet as PlainNet
@@ -8,6 +10,8 @@ from .pointconv import PointConvNet as PointConvNet
 from .presets import PRESETS as PRESETS
 from .presets import preset as preset
 from .storage import load as load
+from .storage import locate as locate
 from .storage import read_notes as read_notes
 from .storage import save as save
+from .storage import trained as trained
 from .unet import SegmentationUNet as SegmentationUNet

@@ -23,7 +23,7 @@ class Classifier(Network):
     ``reach * radius``. Before each convolution but the first stand norm, leaky ReLU and dropout. At the end
     the mean over each cloud and, twice, norm, leaky ReLU, dropout and a linear layer.
 
-    The defaults are the paper's for ScanObjectNN, without normalisation; ``preset`` has the others.
+    The sizes are the paper's for ScanObjectNN; ``preset`` has the others.
 
     Args:
         in_channels: of the input features.
@@ -39,8 +39,9 @@ class Classifier(Network):
         dropout: before each convolution but the first.
         head_dropout: before each linear layer of the head.
         slope: of the leaky ReLU.
-        unit_response: of the convolutions.
-        precondition: of the convolutions: their weights are learned in coordinates that do not overlap.
+        unit_response: of the convolutions; off in the paper.
+        precondition: of the convolutions: their weights are learned in coordinates in which basis functions
+            do not overlap; off in the paper.
         orthonormal: deprecated; makes the bases orthonormal, see ``pointvar.orthonormalise``.
         bias: where there is no norm, a learned bias stands in its place; off in the paper's classifier.
         dim: D
@@ -68,9 +69,9 @@ class Classifier(Network):
         dropout: float = 0.2,
         head_dropout: float = 0.5,
         slope: float = 0.2,
-        unit_response: bool = False,
+        unit_response: bool = True,
         *,
-        precondition: bool = False,
+        precondition: bool = True,
         orthonormal: bool = False,
         bias: bool = False,
         dim: int = 3,

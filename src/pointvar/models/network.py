@@ -23,8 +23,15 @@ class Network(nn.Module):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Network:
         network = super().__new__(cls)
-        given = inspect.signature(cls.__init__).bind_partial(network, *args, **kwargs).arguments
-        network.__dict__["arguments"] = {k: v for k, v in given.items() if k not in ("self", "generator")}
+        bound = inspect.signature(cls.__init__).bind_partial(network, *args, **kwargs)
+        given = {*bound.arguments}
+        bound.apply_defaults()  # a file must not depend on defaults, which may change
+        network.__dict__["arguments"] = {
+            name: value
+            for name, value in bound.arguments.items()
+            if name not in ("self", "generator")
+            and (name in given or isinstance(value, (bool, int, float, str, tuple)))
+        }
         return network
 
 

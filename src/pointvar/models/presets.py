@@ -12,7 +12,7 @@ from pointvar.registry import Registry
 
 
 def _network(recipe: str, **others: Any) -> tuple[Any, dict[str, Any]]:
-    options = {**RECIPES[recipe]["model"], **others}
+    options = {**RECIPES["published"]["model"], **RECIPES[recipe]["model"], **others}
     return NETWORKS[options.pop("network")], options
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Mapping
@@ -20,6 +21,10 @@ from pointvar.limits import parse_json
 from pointvar.models.names import NETWORKS
 from pointvar.models.network import Network
 from pointvar.models.plain import PlainNet
+from pointvar.registry import Registry
+
+_ONCE_OFF = ("unit_response", "precondition")
+"""Options that were off by default when files did not name what was left at its default."""
 
 
 def _known() -> dict[str, type[Network]]:
@@ -50,17 +55,38 @@ def save(model: nn.Module, path: str | Path, **notes: Any) -> None:
     write_atomically(path, content)
 
 
-def load(path: str | Path) -> nn.Module:
-    """The network in a file that ``save`` has written, in evaluation mode.
+def trained() -> list[str]:
+    """The names of the trained networks that come with the library: ``load("pointvar/NAME")`` gives one."""
+    return list(_shipped())
 
-    Nothing in the file is executed: it names a network and a method, which must be those of this library.
+
+def locate(path: str | Path) -> Path:
+    """The file of a network: a name such as ``pointvar/NAME`` is one of `trained`, all else a path."""
+    path = Path(path)
+    if path.exists() or len(path.parts) != 2 or path.parts[0] != "pointvar":
+        return path
+    return Registry("trained network", _shipped()).resolve(path.as_posix())
+
+
+def _shipped() -> dict[str, Path]:
+    files = sorted(Path(__file__).with_name("trained").glob("*.safetensors"))
+    return {f"pointvar/{file.stem}": file for file in files}
+
+
+def load(path: str | Path) -> nn.Module:
+    """The network in a file that ``save`` has written, or one of those that are `trained`, by its name.
+
+    It is in evaluation mode. Nothing in the file is executed: it names a network and a method, which must be
+    those of this library.
     """
-    description, tensors = _read(Path(path))
+    description, tensors = _read(locate(path))
     name, known = description["network"], _known()
     if name not in known:
         raise ValueError(f"{path} holds a network {name!r}; known are {', '.join(known)}")
     try:
         arguments = {k: _restored(k, v, _largest(tensors)) for k, v in description["arguments"].items()}
+        parameters = inspect.signature(known[name]).parameters
+        arguments = {option: False for option in _ONCE_OFF if option in parameters} | arguments
         with _Budget(sum(tensor.nbytes for tensor in tensors.values())):
             model = known[name](**arguments)
         model.load_state_dict(tensors)
@@ -72,7 +98,7 @@ def load(path: str | Path) -> nn.Module:
 
 def read_notes(path: str | Path) -> dict[str, Any]:
     """The notes that were given to ``save``."""
-    return _read(Path(path), weights=False)[0]["notes"]
+    return _read(locate(path), weights=False)[0]["notes"]
 
 
 def _read(path: Path, weights: bool = True) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -26,7 +26,7 @@ class SegmentationUNet(Network):
     A last convolution takes level 0 to the queries. With four levels these are 19 convolutions. Before each
     layer but the first stand norm (or a learned bias), leaky ReLU and dropout.
 
-    The defaults are the paper's for ScanNet, without normalisation.
+    The sizes are the paper's for ScanNet.
 
     Args:
         reach: receptive field in units of the level's radius; between levels the finer one decides.
@@ -34,8 +34,9 @@ class SegmentationUNet(Network):
         bias: where there is no norm, a learned bias stands in its place.
         first_reach: of the convolution from the input to level 0; default: ``reach``.
         bandwidth: of the densities, in units of the radius of the level they are of.
-        checkpoint: keeps only what stands between the levels for the backward pass and computes the rest
+        recompute: keeps only what stands between the levels for the backward pass and computes the rest
             again, for clouds that would not fit into memory otherwise.
+        checkpoint: an older name of ``recompute``.
 
     The others: as in ``Classifier``.
 
@@ -57,14 +58,15 @@ class SegmentationUNet(Network):
         norm: Norm = "none",
         dropout: float = 0.2,
         slope: float = 0.2,
-        unit_response: bool = False,
+        unit_response: bool = True,
         *,
-        precondition: bool = False,
+        precondition: bool = True,
         orthonormal: bool = False,
         bias: bool = True,
         first_reach: float | None = None,
         bandwidth: float | None = 0.5,
-        checkpoint: bool = False,
+        recompute: bool = False,
+        checkpoint: bool | None = None,
         dim: int = 3,
         num_basis: int | None = None,
         generator: torch.Generator | None = None,
@@ -74,7 +76,7 @@ class SegmentationUNet(Network):
             raise ValueError(f"channels and radii need one entry per level, got {channels} and {radii}")
         self.radii, self.reach, self.max_neighbors = tuple(radii), reach, max_neighbors
         self.first_reach = reach if first_reach is None else first_reach
-        self.bandwidth, self.checkpoint = bandwidth, checkpoint
+        self.bandwidth, self.recompute = bandwidth, recompute or bool(checkpoint)
         make = Convolutions(method, dim, num_basis, unit_response, orthonormal, norm, generator, precondition)
 
         def convolution(size: int, width: int, level: int, bias_after: bool = False) -> ConvolutionBlock:
@@ -135,7 +137,7 @@ class SegmentationUNet(Network):
         return self.exit(features, levels.out())
 
     def _run(self, stage: nn.Module, *inputs: Tensor | Neighborhood) -> Tensor:
-        if not (self.checkpoint and torch.is_grad_enabled()):
+        if not (self.recompute and torch.is_grad_enabled()):
             return stage(*inputs)
         return recomputed(
             stage, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_stay(stage))

@@ -3,12 +3,14 @@ from .block import LinearBlock as LinearBlock
 from .block import NormActivation as NormActivation
 from .block import linear as linear
 from .names import NORMS as NORMS
+from .norm import Affine as Affine
 from .norm import BatchNorm as BatchNorm
 from .norm import Bias as Bias
 from .norm import CloudGroupNorm as CloudGroupNorm
 from .norm import LayerNorm as LayerNorm
 from .norm import NoNorm as NoNorm
 from .norm import make_norm as make_norm
+from .norm import remove_norms as remove_norms
 from .pool import at_kept as at_kept
 from .pool import global_max as global_max
 from .pool import global_mean as global_mean

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +81,9 @@ class LinearBlock(nn.Module):
 
 def linear(in_channels: int, out_channels: int, generator: torch.Generator | None = None) -> nn.Linear:
     """``nn.Linear`` with PyTorch's own initialisation, drawn from a generator."""
-    layer = cast(nn.Linear, nn.utils.skip_init(nn.Linear, in_channels, out_channels))
+    layer = nn.Linear(in_channels, out_channels, device="meta")  # draws nothing
+    layer.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+    layer.bias = nn.Parameter(torch.empty(out_channels))
     bound = in_channels**-0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     nn.init.uniform_(layer.bias, -bound, bound, generator=generator)

@@ -13,13 +13,15 @@ Without a cloud (``None``) each row counts as a cloud of one point, as after glo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pointvar.cloud import PointCloud
+from pointvar.layers import is_norm, refuse_lazy
 from pointvar.nn.names import NORMS
 from pointvar.nn.pool import check_rows, cloud_sum
 
@@ -76,6 +78,28 @@ class Bias(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.bias)}"
+
+
+class Affine(nn.Module):
+    r"""A gain and a bias for each channel, :math:`\gamma_c F + \beta_c`: a norm without its statistics.
+
+    Args:
+        gain, bias: ``[C]``, what they are at first.
+        last: the channels are the last dimensions; default: the second.
+    """
+
+    def __init__(self, gain: Tensor, bias: Tensor, last: bool = False) -> None:
+        super().__init__()
+        self.gain, self.bias = nn.Parameter(gain.detach().clone()), nn.Parameter(bias.detach().clone())
+        self.last = last
+
+    def forward(self, features: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Whatever else a norm is given, such as the cloud of each point, does not matter."""
+        shape = self.gain.shape if self.last else (1, -1, *[1] * (features.dim() - 2))
+        return features * self.gain.view(shape).to(features) + self.bias.view(shape).to(features)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.gain.shape)}"
 
 
 class BatchNorm(nn.Module):
@@ -145,7 +169,7 @@ class CloudGroupNorm(nn.Module):
             return functional.group_norm(features, self.groups, self.weight, self.bias, self.eps)
         check_rows(features, cloud)
         wide = features.to(self.weight.dtype)  # statistics are never in low precision
-        grouped = wide.view(len(wide), self.groups, self.channels // self.groups)
+        grouped = wide.view(wide.shape[0], self.groups, self.channels // self.groups)
         count = (cloud.lengths.clamp(min=1) * grouped.shape[2])[:, None].to(wide.dtype)
         mean = cloud_sum(grouped.sum(2), cloud) / count
         centred = grouped - mean[cloud.batch, :, None]
@@ -156,3 +180,80 @@ class CloudGroupNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, groups={self.groups}"
+
+
+def remove_norms(model: nn.Module, norms: str = "batch", fold: bool = False) -> dict[str, str]:
+    """Puts a gain and a bias per channel (``Affine``) in the place of each norm: name -> type that it had.
+
+    They start from those of the norm, so that one that starts at 0 on purpose, at the end of a residual
+    branch, still does. Norms inside of other modules that call them are found too.
+
+    Args:
+        model: any module; changed in place.
+        norms: ``"batch"``: what normalises over the batch (torch's, also synchronised; PyTorch Geometric's;
+            ours); ``"all"``: others too (group, layer, instance, root mean square).
+        fold: takes the running statistics of batch norms into gain and bias, so that the model computes what
+            it did in evaluation.
+    """
+    if norms not in ("batch", "all"):
+        raise ValueError(f"norms must be 'batch' or 'all', got {norms!r}")
+    if _replaceable(model, norms):
+        raise ValueError(f"the model is itself a norm, {type(model).__name__}")
+    refuse_lazy(model)
+    replaced: dict[str, str] = {}
+    made: dict[nn.Module, Affine] = {}  # a norm in two places stays one
+    for name, parent in list(model.named_modules()):
+        for child_name, child in list(parent._modules.items()):
+            if child is None or parent in made or not _replaceable(child, norms):
+                continue
+            path = f"{name}.{child_name}" if name else child_name
+            if child not in made:
+                made[child] = _affine_of(child, path, fold)
+                replaced[path] = type(child).__name__
+            parent._modules[child_name] = made[child]
+            if isinstance(parent, nn.TransformerEncoderLayer):
+                parent.activation_relu_or_gelu = 0  # its fused kernel for evaluation has its own layer norm
+    return replaced
+
+
+_PYG_BATCH_NORM = "torch_geometric.nn.norm.batch_norm.BatchNorm"
+
+
+def _replaceable(module: nn.Module, norms: str) -> bool:
+    kind = type(module)
+    batch = isinstance(module, (nn.modules.batchnorm._BatchNorm, BatchNorm))
+    batch = batch or f"{kind.__module__}.{kind.__qualname__}" == _PYG_BATCH_NORM
+    return batch or (norms == "all" and is_norm(module) and _parts(module) is not None)
+
+
+def _parts(norm: nn.Module) -> tuple[Tensor | None, Tensor | None, tuple[int, ...]] | None:
+    """Gain and bias of a norm, if it has them, and their shape; ``None`` if that cannot be told."""
+    gain, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    for name in ("normalized_shape", "num_features", "num_channels", "channels", "in_channels"):
+        shape = getattr(norm, name, None)
+        if shape is not None:
+            return gain, bias, tuple(shape) if isinstance(shape, Iterable) else (int(shape),)
+    return None if gain is None else (gain, bias, tuple(gain.shape))
+
+
+def _affine_of(norm: nn.Module, name: str, fold: bool) -> Affine:
+    inner: Any = norm
+    for attribute in ("norm", "module"):  # ours and PyTorch Geometric's have torch's inside
+        inside = getattr(inner, attribute, None)
+        inner = inside if isinstance(inside, nn.Module) else inner
+    parts = _parts(inner)
+    assert parts is not None
+    gain, bias, shape = parts
+    like = next((x for x in (gain, bias, *norm.buffers()) if x is not None and x.is_floating_point()), None)
+    options: Any = {} if like is None else {"dtype": like.dtype, "device": like.device}
+    gain = torch.ones(shape, **options) if gain is None else gain.detach()
+    bias = torch.zeros(shape, **options) if bias is None else bias.detach()
+    if fold and isinstance(inner, nn.modules.batchnorm._BatchNorm):
+        if inner.running_mean is None or inner.running_var is None:
+            raise ValueError(f"{name} has no running statistics to fold in")
+        gain = gain * (inner.running_var + inner.eps).rsqrt()
+        bias = bias - gain * inner.running_mean
+    affine = Affine(gain, bias, last=isinstance(inner, (nn.LayerNorm, nn.RMSNorm)))
+    for parameter, old in zip((affine.gain, affine.bias), parts[:2], strict=True):
+        parameter.requires_grad_(old is None or old.requires_grad)
+    return affine.train(norm.training)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pointvar.ops import reference
-from pointvar.ops.backends import at_once, operator
+from pointvar.ops.backends import at_once, give_gradient, operator
 from pointvar.ops.clipping import clip_units
 from pointvar.ops.edges import Edges, Known, Native, Values
 from pointvar.ops.projection import convolve, project, second_moment
@@ -61,7 +61,7 @@ transpose = operator(
     reference.transpose,
     lambda rows, edges, size: (_size(edges, size + 1), torch.empty_like(edges), torch.empty_like(edges)),
 )
-kernel_density.register_autograd(
+give_gradient(
+    kernel_density,
     lambda ctx, grad: (kernel_density_backward(grad, *ctx.saved_tensors), None, None),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
 )

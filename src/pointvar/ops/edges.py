@@ -120,8 +120,8 @@ def _evaluated(functions: Known) -> Tensor:
 
 def _divided(values: Tensor, row_offsets: Tensor) -> Tensor:
     """v / s, 0 where s is 0; safe to differentiate."""
-    rows = torch.repeat_interleave(row_offsets.diff(), output_size=len(values))
-    response = values.new_zeros(len(row_offsets) - 1, values.shape[1]).index_add(0, rows, values)
+    rows = torch.repeat_interleave(row_offsets.diff(), output_size=values.shape[0])
+    response = values.new_zeros(row_offsets.shape[0] - 1, values.shape[1]).index_add(0, rows, values)
     largest = response.detach().abs().amax(1, keepdim=True)  # so that no square under- or overflows
     alive = largest > 0
     largest = torch.where(alive, largest, 1)

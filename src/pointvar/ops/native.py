@@ -21,12 +21,14 @@ from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]
 
 _LEVELS = ("avx512", "avx2", "baseline")
 
+WISH = os.environ.get("POINTVAR_BACKEND", "")
+"""The backend that is asked for; nothing: the fastest of each device (``backends.py``)."""
+if WISH not in ("", "native", "reference", "triton"):
+    raise ValueError(f"POINTVAR_BACKEND must be 'native', 'triton' or 'reference', got {WISH!r}")
+
 
 def _load() -> ModuleType | None:
-    backend = os.environ.get("POINTVAR_BACKEND", "native")
-    if backend not in ("native", "reference"):
-        raise ValueError(f"POINTVAR_BACKEND must be 'native' or 'reference', got {backend!r}")
-    if backend == "reference":
+    if WISH == "reference":
         return None
     level = os.environ.get("POINTVAR_ISA", "")
     if level not in ("", *_LEVELS):
@@ -56,13 +58,13 @@ _module: Any = _load()
 available = _module is not None
 
 
-def native_info() -> dict[str, Any]:
-    """Which kernels run and how: backend, instruction set, threads, OpenMP runtime."""
-    facts: dict[str, Any] = {"backend": "native" if available else "reference"}
-    facts["instruction_set"] = _module.level if available else None
-    facts["threads"] = _module.max_threads() if available else torch.get_num_threads()
-    facts["openmp"] = _module.openmp_runtime() if available else None
-    return facts
+def facts() -> dict[str, Any]:
+    """Instruction set, threads and OpenMP runtime of the kernels, where there are any."""
+    return {
+        "instruction_set": _module.level if available else None,
+        "threads": _module.max_threads() if available else torch.get_num_threads(),
+        "openmp": _module.openmp_runtime() if available else None,
+    }
 
 
 def empty_cache() -> None:

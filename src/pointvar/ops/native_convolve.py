@@ -34,10 +34,14 @@ _local = threading.local()
 
 
 def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool]:
-    """The transposed edges for the way back, an order where features do not fit into the cache."""
+    """The transposed edges for the way back, an order where features do not fit into the cache.
+
+    A compiled graph, which serves clouds of any size, has no order.
+    """
     backward = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
     along_edges = any(t is not None and t.requires_grad for t in edges.operands)
-    return backward and not along_edges, features.nbytes > CACHE
+    large = not torch.compiler.is_compiling() and features.nbytes > CACHE
+    return backward and not along_edges, large
 
 
 def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from pointvar.ops import backends, checks, reference_convolve
 from pointvar.ops.edges import Edges, Known, Native, Values
+from pointvar.ops.grid import widest
 
 
 def convolve(features: Tensor, weight: Tensor, edges: Edges, bias: Tensor | None = None) -> Tensor:
@@ -48,7 +49,7 @@ def project(features: Tensor, edges: Edges) -> Tensor:
 
 
 def second_moment(features: Tensor, edges: Edges) -> Tensor:
-    r"""Mean over the queries of :math:`\|\phi[x]\|^2`: a float64 scalar; 0 where there are no queries."""
+    r"""Mean over the queries of :math:`\|\phi[x]\|^2`: a float64 scalar; 0 where there are none."""
     edges = _suited(edges, backends.convolution(features))
     return _second_moment(features, *_flat(edges._replace(transposed=None, orders=None)))
 
@@ -257,5 +258,5 @@ backends.differentiate(_project, _Project.apply)
 _second_moment = backends.define(
     f"second_moment(Tensor features, {_EDGES}) -> Tensor",
     lambda features, *flat: backends.convolution(features).second_moment(features, _typed(features, *flat)),
-    lambda features, *flat: features.new_empty((), dtype=torch.float64),
+    lambda features, *flat: features.new_empty((), dtype=widest(features.device)),
 )

@@ -1,22 +1,23 @@
 """The geometric operators in plain torch: the definition of each result, on any device.
 
-Points are sorted into cells as large as the search radius, so that the neighbours of a point lie in
-the 3^D cells around it; cells that differ only in the first coordinate follow each other, so these
-are 3^(D-1) ranges of the sorted points. Pairs are made in chunks: memory stays bounded.
+Neighbours are found with the cells of ``grid.py``. Pairs are made in chunks: memory stays bounded. The host
+waits for numbers only where it must know how many there are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pointvar.ops.grid import Checks, Grid, boxes, cloud_of, cumulate, grid, widest
+
 CHUNK = 1 << 22  # candidate pairs held at a time
 CUT = 4.0  # the density's Gaussian ends at this many bandwidths
-FLOATS = (torch.float32, torch.float64)
-_LARGEST_KEY = float(1 << 62)
 
 
 def ball_query(
@@ -31,54 +32,54 @@ def ball_query(
     query_names: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Names: the numbers by which random choices know the points; ``None``: their own."""
-    _check(support, support_offsets, radius)
-    _check_pair(support, support_offsets, queries, query_offsets)
-    _check_names(support_names, support)
-    _check_names(query_names, queries)
-    counts = queries.new_zeros(queries.shape[0], dtype=torch.int64)
-    total_counts = torch.zeros_like(counts)
-    indices = [counts.new_zeros(0)]
+    checks = Checks()
+    checks.pair(support, support_offsets, queries, query_offsets, radius)
+    checks.names(support_names, support)
+    checks.names(query_names, queries)
+    checks.settle()
+    total_counts = queries.new_zeros(queries.shape[0], dtype=torch.int64)
+    indices = [total_counts[:0]]
     for rows, found, _ in _pairs(support, support_offsets, queries, query_offsets, radius):
-        total_counts += torch.bincount(rows, minlength=counts.shape[0])
+        total_counts += _counts(rows, len(total_counts))
         if max_neighbors >= 0:
             pair = _named(query_names, rows), _named(support_names, found)
-            first = _rank_in_row(rows, _priority(seed, *pair)) < max_neighbors
-            rows, found = rows[first], found[first]
-        counts += torch.bincount(rows, minlength=counts.shape[0])
+            found = found[(_rank_in_row(rows, _priority(seed, *pair)) < max_neighbors).nonzero().squeeze(1)]
         indices.append(found)
-    return _cumulate(counts), torch.cat(indices), total_counts
+    counts = total_counts if max_neighbors < 0 else total_counts.clamp(max=max_neighbors)
+    return cumulate(counts), torch.cat(indices), total_counts
 
 
 def knn(
     support: Tensor, support_offsets: Tensor, queries: Tensor, query_offsets: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(support, support_offsets)
-    _check_pair(support, support_offsets, queries, query_offsets)
+    checks = Checks()
+    checks.pair(support, support_offsets, queries, query_offsets)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    cloud = _cloud_of(query_offsets)
+    checks.settle()
+    cloud, clouds = cloud_of(query_offsets, len(queries)), len(query_offsets) - 1
     wanted = support_offsets.diff().clamp(max=k)[cloud]
-    farthest = torch.full_like(wanted, -1)
-    rows, indices = [wanted.new_zeros(0)], [wanted.new_zeros(0)]
-    radius = _knn_radius(support, support_offsets, k)
+    farthest = torch.full_like(cumulate(wanted), -1)  # one more, for what is none
+    rows, indices = [wanted[:0]], [wanted[:0]]
+    radius = first_radius(support, support_offsets, k)
     left = wanted.nonzero().squeeze(1)
     while left.numel():  # those without k neighbours in reach look twice as far
-        offsets = _cumulate(torch.bincount(cloud[left], minlength=radius.shape[0]))
+        offsets = cumulate(_counts(cloud[left], clouds))
         need = wanted[left]
         done = torch.zeros_like(left, dtype=torch.bool)
         for local, near, squared in _pairs(support, support_offsets, queries[left], offsets, radius):
-            enough = torch.bincount(local, minlength=left.shape[0]) >= need
+            enough = _counts(local, len(left)) >= need
             rank = _rank_in_row(local, squared)
-            chosen = enough[local] & (rank < need[local])
-            last = chosen & (rank == need[local] - 1)
+            last = enough[local] & (rank == need[local] - 1)
+            farthest.scatter_(0, torch.where(last, left[local], len(queries)), near)
+            chosen = (enough[local] & (rank < need[local])).nonzero().squeeze(1)
             rows.append(left[local[chosen]])
             indices.append(near[chosen])
-            farthest[left[local[last]]] = near[last]
             done |= enough
-        left = left[~done]
+        left = left[(~done).nonzero().squeeze(1)]
         radius = radius * 2
     order = torch.cat(rows).argsort(stable=True)
-    return _cumulate(wanted), torch.cat(indices)[order], farthest
+    return cumulate(wanted), torch.cat(indices)[order], farthest[:-1]
 
 
 def poisson_disk(
@@ -88,42 +89,46 @@ def poisson_disk(
 
     Names: the numbers of the points, in another order within each cloud, by which priorities know them.
     """
-    _check(points, offsets, radius)
-    _check_names(names, points)
-    cloud = _cloud_of(offsets)
-    numbers = torch.arange(len(cloud), device=points.device)
-    by_name = numbers if names is None else names.argsort()
-    if names is not None and not (torch.equal(names[by_name], numbers) and torch.equal(cloud[names], cloud)):
-        raise ValueError("names must be the numbers of the points of each cloud, each once")
-    priority = _priority(seed, torch.zeros_like(cloud), numbers) >> 31
-    rank = torch.empty_like(priority)
-    rank[by_name[priority.argsort(stable=True)]] = numbers
-    kept = torch.zeros_like(cloud, dtype=torch.bool)
-    left = numbers
+    rank = disk_ranks(points, offsets, radius, seed, names)
+    if not len(points):
+        return rank
+    cells = grid(points, offsets, points, offsets, radius)
+    reach = _Reach(points, points, cloud_of(offsets, len(points)), radius)
+    waiting, never = rank, len(rank)  # the rank of points that are not decided
+    kept = torch.zeros_like(rank, dtype=torch.bool)
+    left = torch.arange(len(rank), device=rank.device)
+
+    def near(chunk: _Chunk) -> tuple[Tensor, Tensor, Tensor]:
+        query, found = _candidates(chunk)
+        return query, found, reach(left[query], found)[1]
+
     while left.numel():
-        here = _cumulate(torch.bincount(cloud[left], minlength=radius.shape[0]))
-        least = rank[left]
-        for rows, found, _ in _pairs(points[left], here, points[left], here, radius):
-            least.scatter_reduce_(0, rows, rank[left][found], "amin")
-        new = left[least == rank[left]]
-        kept[new] = True
-        there = _cumulate(torch.bincount(cloud[new], minlength=radius.shape[0]))
-        uncovered = torch.ones_like(left, dtype=torch.bool)
-        for rows, _, _ in _pairs(points[new], there, points[left], here, radius):
-            uncovered[rows] = False
-        left = left[uncovered]
+        first, *chunks = _chunks(Grid(cells.order, cells.begin[left], cells.sizes[left]))
+        seen = near(first)  # both times
+        least = torch.full_like(left, never)
+        for query, found, close in chain([seen], map(near, chunks)):
+            least.scatter_reduce_(0, query, torch.where(close, waiting[found], never), "amin")
+        new = torch.zeros_like(kept)
+        new[left] = least == rank[left]
+        covered = torch.zeros_like(left)
+        for query, found, close in chain([seen], map(near, chunks)):
+            covered.scatter_reduce_(0, query, (close & new[found]).long(), "amax")
+        kept |= new
+        waiting = waiting.index_fill(0, left, never)
+        left = left[(covered == 0).nonzero().squeeze(1)]
+        waiting[left] = rank[left]
     return kept.nonzero().squeeze(1)
 
 
 def spatial_order(points: Tensor, offsets: Tensor) -> Tensor:
     """Cloud by cloud along a Z-shaped curve: cells of a grid over the box of each cloud, 30 / D bits an axis,
     ordered by their numbers with the bits interleaved; points of one cell in their own order."""
-    _check(points, offsets)
-    cloud, bits = _cloud_of(offsets), 30 // points.shape[1]
-    wide, shape = points.double(), (len(offsets) - 1, points.shape[1])
-    index = cloud[:, None].expand_as(wide)
-    low = wide.new_zeros(shape).scatter_reduce(0, index, wide, "amin", include_self=False)
-    high = wide.new_zeros(shape).scatter_reduce(0, index, wide, "amax", include_self=False)
+    checks = Checks()
+    checks.points(points, offsets)
+    checks.settle()
+    cloud, bits = cloud_of(offsets, len(points)), 30 // points.shape[1]
+    wide = points.to(widest(points.device))
+    low, high = (bound.nan_to_num(posinf=0.0, neginf=0.0) for bound in boxes(wide, cloud, len(offsets) - 1))
     scale = (1 << bits) / (high - low).clamp(min=1e-200)
     cells = ((wide - low[cloud]) * scale[cloud]).nan_to_num(0.0).clamp(0, (1 << bits) - 1).long()
     code = cloud << 30
@@ -133,47 +138,36 @@ def spatial_order(points: Tensor, offsets: Tensor) -> Tensor:
 
 
 def farthest_points(points: Tensor, offsets: Tensor, counts: Tensor, start: Tensor, total: int) -> Tensor:
-    _check(points, offsets)
-    sizes = offsets.diff()
-    if counts.shape != sizes.shape or start.shape != sizes.shape or int(counts.sum()) != total:
-        raise ValueError("counts and start need one value per cloud, and total must be the sum of counts")
-    named = (counts == 0) | ((start >= 0) & (start < sizes))
-    if not bool(((counts >= 0) & (counts <= sizes) & named).all()):
-        raise ValueError("counts must not exceed the points of a cloud, and start must name one of them")
-    chosen = [offsets.new_zeros(0)]
-    bounds = offsets.tolist()
-    for b, (count, first) in enumerate(zip(counts.tolist(), start.tolist(), strict=True)):
-        cloud = points[bounds[b] : bounds[b + 1]]
-        distance = cloud.new_full((cloud.shape[0],), math.inf)
-        picks = []
-        pick = torch.as_tensor(first, device=points.device)
+    chosen = [offsets[:0]]
+    for begin, end, count, first in check_farthest(points, offsets, counts, start, total):
+        cloud = points[begin:end]
+        distance = cloud.new_full((end - begin,), math.inf)
+        pick = torch.full_like(offsets[:1], first)
         for _ in range(count):
-            picks.append(pick)
+            chosen.append(pick + begin)
             distance = torch.minimum(distance, _squared_distance(cloud, cloud[pick]))
-            distance[pick] = -1  # never twice, also where points coincide
-            pick = (distance == distance.max()).nonzero()[0, 0]  # the first of equals
-        if picks:
-            chosen.append(torch.stack(picks) + bounds[b])
+            distance.index_fill_(0, pick, -1)  # never twice, also where points coincide
+            pick = distance.argmax(0, keepdim=True)  # the first of equals
     return torch.cat(chosen)
 
 
 def kernel_density(points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor:
-    _check(points, offsets, bandwidth)
+    checks = Checks()
+    checks.points(points, offsets, bandwidth)
+    checks.settle()
     density = torch.zeros_like(points[:, 0])
+    h = bandwidth[cloud_of(offsets, len(points))]
     for rows, _, squared in _pairs(points, offsets, points, offsets, CUT * bandwidth):
-        density.index_add_(0, rows, _gaussian(squared, bandwidth[_cloud_of(offsets)[rows]], points.shape[1]))
+        density.index_add_(0, rows, _gaussian(squared, h[rows], points.shape[1]))
     return density
 
 
 def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandwidth: Tensor) -> Tensor:
-    _check(points, offsets, bandwidth)
-    if grad.shape != points.shape[:1] or grad.dtype != points.dtype:
-        raise ValueError(
-            f"grad needs one {points.dtype} value per point, got {list(grad.shape)}, {grad.dtype}"
-        )
+    check_density_gradient(grad, points, offsets, bandwidth)
     result = torch.zeros_like(points)
+    every = bandwidth[cloud_of(offsets, len(points))]
     for rows, found, squared in _pairs(points, offsets, points, offsets, CUT * bandwidth):
-        h = bandwidth[_cloud_of(offsets)[rows]]
+        h = every[rows]
         slope = (grad[rows] + grad[found]) * _gaussian(squared, h, points.shape[1]) / (h * h)
         result.index_add_(0, rows, slope[:, None] * (points[found] - points[rows]))
     return result
@@ -182,53 +176,77 @@ def kernel_density_backward(grad: Tensor, points: Tensor, offsets: Tensor, bandw
 def transpose(row_offsets: Tensor, indices: Tensor, num_support: int) -> tuple[Tensor, Tensor, Tensor]:
     if not 0 <= num_support < 1 << 31:
         raise ValueError(f"at most 2^31 - 1 support points, and not fewer than 0, got {num_support}")
-    _check_offsets(row_offsets, len(indices))
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < num_support:
-        raise ValueError(f"index out of range: there are {num_support} support points")
-    edges = indices.argsort(stable=True)
-    rows = torch.repeat_interleave(row_offsets.diff())
-    return _cumulate(torch.bincount(indices, minlength=num_support)), rows[edges], edges
+    checks = Checks()
+    checks.offsets(row_offsets, len(indices))
+    inside = (indices >= 0) & (indices < num_support)
+    checks.demand(inside, f"index out of range: there are {num_support} support points")
+    checks.settle()
+    points, edges = indices.sort(stable=True)
+    rows = cloud_of(row_offsets, len(indices))
+    return cumulate(_counts(points, num_support)), rows[edges], edges
 
 
-# Checks, as those of the native kernels
+# Parts that other backends share
 
 
-def _check(points: Tensor, offsets: Tensor, per_cloud: Tensor | None = None) -> None:
-    if points.dim() != 2 or points.shape[1] not in (1, 2, 3) or points.dtype not in FLOATS:
+def disk_ranks(
+    points: Tensor, offsets: Tensor, radius: Tensor, seed: int, names: Tensor | None = None
+) -> Tensor:
+    """``[N]``: the place of each point in the order in which Poisson disks are chosen; all is checked."""
+    checks = Checks()
+    checks.points(points, offsets, radius)
+    checks.names(names, points)
+    cloud = cloud_of(offsets, len(points))
+    numbers = torch.arange(len(points), device=points.device)
+    by_name = numbers
+    if names is not None:
+        by_name = names.argsort()
+        inside = names.clamp(0, len(points) - 1)
+        once = (names[by_name] == numbers) & (inside == names) & (cloud[inside] == cloud)
+        checks.demand(once, "names must be the numbers of the points of each cloud, each once")
+    checks.settle()
+    priority = _priority(seed, torch.zeros_like(numbers), numbers) >> 31
+    return torch.empty_like(numbers).scatter(0, by_name[priority.argsort(stable=True)], numbers)
+
+
+def check_farthest(points: Tensor, offsets: Tensor, counts: Tensor, start: Tensor, total: int) -> list[Any]:
+    """Begin, end, count and start of each cloud."""
+    checks = Checks()
+    checks.points(points, offsets)
+    sizes = offsets.diff()
+    if counts.shape != sizes.shape or start.shape != sizes.shape:
+        raise ValueError("counts and start need one value per cloud, and total must be the sum of counts")
+    checks.demand(
+        counts.sum() == total,
+        "counts and start need one value per cloud, and total must be the sum of counts",
+    )
+    named = (counts == 0) | ((start >= 0) & (start < sizes))
+    checks.demand(
+        (counts >= 0) & (counts <= sizes) & named,
+        "counts must not exceed the points of a cloud, and start must name one of them",
+    )
+    told, clouds = checks.settle(offsets[:-1], offsets[1:], counts, start), len(sizes)
+    return list(zip(*(told[i * clouds : (i + 1) * clouds] for i in range(4)), strict=True))
+
+
+def check_density_gradient(grad: Tensor, points: Tensor, offsets: Tensor, bandwidth: Tensor) -> None:
+    checks = Checks()
+    checks.points(points, offsets, bandwidth)
+    if grad.shape != points.shape[:1] or grad.dtype != points.dtype:
         raise ValueError(
-            "points must have 1, 2 or 3 coordinates, float32 or float64, "
-            f"got {list(points.shape)}, {points.dtype}"
+            f"grad needs one {points.dtype} value per point, got {list(grad.shape)}, {grad.dtype}"
         )
-    _check_offsets(offsets, len(points))
-    if not bool(torch.isfinite(points).all()):
-        raise ValueError("points must be finite, got NaN or infinity")
-    if per_cloud is None:
-        return
-    if per_cloud.shape != (len(offsets) - 1,) or per_cloud.dtype != points.dtype:
-        raise ValueError(f"one {points.dtype} value per cloud is needed, got {list(per_cloud.shape)}")
-    if not bool((torch.isfinite(per_cloud) & (per_cloud > 0)).all()):
-        raise ValueError("a radius or bandwidth must be positive and finite")
+    checks.settle()
 
 
-def _check_pair(support: Tensor, support_offsets: Tensor, queries: Tensor, query_offsets: Tensor) -> None:
-    _check(queries, query_offsets)
-    kinds = (support.shape[1], support.dtype, len(support_offsets))
-    if kinds != (queries.shape[1], queries.dtype, len(query_offsets)):
-        raise ValueError("support and queries must agree in dimension, dtype and number of clouds")
-
-
-def _check_names(names: Tensor | None, points: Tensor) -> None:
-    if names is not None and (names.shape != points.shape[:1] or names.dtype != torch.int64):
-        raise ValueError(
-            f"names must hold one int64 number per point, got {list(names.shape)}, {names.dtype}"
-        )
-
-
-def _check_offsets(offsets: Tensor, total: int) -> None:
-    if offsets.dim() != 1 or offsets.dtype != torch.int64 or not len(offsets):
-        raise ValueError(f"offsets must be [B + 1], int64, got {list(offsets.shape)}, {offsets.dtype}")
-    if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets.diff() < 0).any()):
-        raise ValueError("offsets must run from 0 to the number of rows and must not descend")
+def first_radius(support: Tensor, offsets: Tensor, k: int) -> Tensor:
+    """A first guess per cloud: the radius that would hold k points if they filled their box."""
+    wide, sizes = support.to(widest(support.device)), offsets.diff()
+    low, high = boxes(wide, cloud_of(offsets, len(support)), len(sizes))
+    extent = (high - low).clamp(min=0).amax(1)
+    share = k / sizes.clamp(min=1).to(wide.dtype)
+    radius = (extent * share ** (1 / support.shape[1]) / 2).to(support.dtype)
+    return torch.where(radius > 0, radius, 1.0)
 
 
 # Parts
@@ -243,66 +261,62 @@ def _pairs(
     """
     if not len(support) or not len(queries):
         return
-    cloud_s, cloud_q = _cloud_of(support_offsets), _cloud_of(query_offsets)
-    keys, query_keys, strides = _cell_keys(support, cloud_s, queries, cloud_q, radius)
-    keys, order = keys.sort()
-    steps = torch.tensor([0], device=keys.device)
-    for stride in strides:  # the rows of cells around a cell
-        steps = (steps[:, None] + stride * torch.arange(-1, 2, device=keys.device)).flatten()
-    begin = torch.searchsorted(keys, query_keys[:, None] + (steps - 1))
-    count = torch.searchsorted(keys, query_keys[:, None] + (steps + 1), right=True) - begin
-    squared_radius, endless = (radius * radius)[cloud_q], radius.isinf()[cloud_q]
-    for rows in _chunks(count.sum(1)):
-        cells = torch.repeat_interleave(count[rows].flatten())
-        step = torch.arange(len(cells), device=keys.device) - _cumulate(count[rows].flatten())[cells]
-        found = order[begin[rows].flatten()[cells] + step]
-        query = rows.start + cells // len(steps)
-        squared = _squared_distance(support[found], queries[query])
-        near = (squared < squared_radius[query]) | endless[query]
-        query, found, squared = query[near], found[near], squared[near]
+    reach = _Reach(support, queries, cloud_of(query_offsets, len(queries)), radius)
+    for chunk in _chunks(grid(support, support_offsets, queries, query_offsets, radius)):
+        query, found = _candidates(chunk)
+        squared, near = reach(query, found)
+        near = near.nonzero().squeeze(1)
+        query, found, squared = (part.index_select(0, near) for part in (query, found, squared))
         sort = (query * len(support) + found).argsort()
         yield query[sort], found[sort], squared[sort]
 
 
-def _cell_keys(
-    support: Tensor, cloud_s: Tensor, queries: Tensor, cloud_q: Tensor, radius: Tensor
-) -> tuple[Tensor, Tensor, list[int]]:
-    """One integer per cell, neighbours along the first axis adjacent, with a margin all around."""
-    points, others = support.double(), queries.double()
-    shape = (len(radius), support.shape[1])
-    index = cloud_s[:, None].expand_as(points)
-    low = points.new_full(shape, math.inf).scatter_reduce(0, index, points, "amin")
-    high = points.new_full(shape, -math.inf).scatter_reduce(0, index, points, "amax")
-    extent = (high - low).clamp(min=0).nan_to_num(posinf=0.0)  # an empty cloud has none
-    # Rounding must not move two neighbours more than one cell apart.
-    cell = radius.double() * (1 + 1e-6) + extent.amax(1) * 1e-15
-    while (
-        math.prod(sizes := ((extent / cell[:, None]).floor().amax(0) + 5).tolist()) * len(radius)
-        > _LARGEST_KEY
-    ):
-        cell = cell * 2
-    sizes = [int(size) for size in sizes]
-    strides = [math.prod(sizes[: d + 1]) for d in range(len(sizes))]
+class _Reach:
+    """Which pairs of points are closer than their cloud's radius."""
 
-    def key(p: Tensor, cloud: Tensor) -> Tensor:
-        at = ((p - low[cloud]) / cell[cloud][:, None]).floor()
-        result = cloud * strides[-1]
-        for d, size in enumerate(sizes):
-            result = result + (at[:, d].clamp(-2, size - 3).long() + 2) * (1, *strides)[d]
-        return result
+    def __init__(self, support: Tensor, queries: Tensor, cloud: Tensor, radius: Tensor) -> None:
+        self.support, self.queries = support, queries
+        self.squared_radius, self.endless = (radius * radius)[cloud], radius.isinf()[cloud]
 
-    return key(points, cloud_s), key(others, cloud_q), strides[:-1]
+    def __call__(self, query: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+        squared = _squared_distance(self.support.index_select(0, found), self.queries.index_select(0, query))
+        reach = self.squared_radius.index_select(0, query)
+        return squared, (squared < reach) | self.endless.index_select(0, query)
 
 
-def _chunks(work: Tensor) -> Iterator[slice]:
-    """Consecutive queries whose candidates fit into a chunk together (or one query alone)."""
-    ends = work.cumsum(0)
-    start, done = 0, 0
-    while start < len(work):
-        stop = int(torch.searchsorted(ends, done + CHUNK, right=True))
-        stop = max(stop, start + 1)
-        yield slice(start, stop)
-        start, done = stop, int(ends[stop - 1])
+class _Chunk(NamedTuple):
+    """Consecutive queries, and how many candidates they have in the cells around them."""
+
+    first: int
+    candidates: int
+    cells: Grid
+
+
+def _chunks(cells: Grid) -> Iterator[_Chunk]:
+    """Consecutive queries whose candidates fit into a chunk together, the last of them perhaps beyond it."""
+    work = cells.sizes.sum(1)
+    ends = cumulate(work)
+    total = int(ends[-1])
+    if total <= CHUNK:
+        yield _Chunk(0, total, cells)
+        return
+    places = torch.arange(-(-total // CHUNK) + 1, device=work.device)
+    bounds = torch.searchsorted(ends[:-1] // CHUNK, places)
+    told = torch.stack([bounds, ends[bounds]], 1).tolist()
+    for (start, done), (stop, then) in pairwise(told):
+        if stop > start:
+            part = Grid(cells.order, cells.begin[start:stop], cells.sizes[start:stop])
+            yield _Chunk(start, then - done, part)
+
+
+def _candidates(chunk: _Chunk) -> tuple[Tensor, Tensor]:
+    """Queries and support points of the cells around them."""
+    first, total, (order, begin, sizes) = chunk
+    sizes, number = sizes.flatten(), sizes.shape[1]
+    cell = torch.repeat_interleave(sizes, output_size=total)
+    shift = begin.flatten() - cumulate(sizes)[:-1]
+    place = shift.index_select(0, cell) + torch.arange(total, device=cell.device)
+    return first + cell // number, order.index_select(0, place)
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -321,9 +335,13 @@ def _rank_in_row(rows: Tensor, value: Tensor) -> Tensor:
     """Place of each entry among those of its row by value, equals in their order; rows ascend."""
     by_value = value.argsort(stable=True)
     order = by_value[rows[by_value].argsort(stable=True)]
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(rows), device=rows.device)
+    rank = torch.empty_like(order).scatter(0, order, torch.arange(len(rows), device=rows.device))
     return rank - torch.searchsorted(rows, rows)
+
+
+def _counts(rows: Tensor, total: int) -> Tensor:
+    """How often each of ``total`` rows stands in an ascending list."""
+    return torch.searchsorted(rows, torch.arange(total + 1, device=rows.device)).diff()
 
 
 def _named(names: Tensor | None, points: Tensor) -> Tensor:
@@ -361,21 +379,3 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def _signed(x: int) -> int:
     return x - (1 << 64) if x >= 1 << 63 else x
-
-
-def _knn_radius(support: Tensor, offsets: Tensor, k: int) -> Tensor:
-    """A first guess per cloud: the radius that would hold k points if they filled their box."""
-    guess = []
-    for cloud in support.double().split(offsets.diff().tolist()):
-        extent = cloud.amax(0) - cloud.amin(0) if len(cloud) else cloud.new_zeros(1)
-        guess.append(extent.max() * (k / max(len(cloud), 1)) ** (1 / support.shape[1]) / 2)
-    radius = torch.stack(guess).to(support.dtype) if guess else support.new_zeros(0)
-    return torch.where(radius > 0, radius, 1.0)
-
-
-def _cloud_of(offsets: Tensor) -> Tensor:
-    return torch.repeat_interleave(offsets.diff())
-
-
-def _cumulate(counts: Tensor) -> Tensor:
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])

@@ -6,9 +6,12 @@
 with v = q(x, y) b_i((y - x) / r): the basis times the estimator, one number per edge and basis function. Here
 v is always given as ``Values``, divided by its response where that is asked for (``Edges.evaluated``); other
 backends evaluate the bases that they know, and divide, themselves.
-The projection is made for a chunk of query points at a time and made again in the backward pass, so that
+The projection is made for a batch of query points at a time and made again in the backward pass, so that
 neither [E, K, C] nor [M, K, C] is ever stored. Sums are accumulated in the dtype of the values, the
 matrix product is done in the dtype of the weight; that is all there is to mixed precision.
+
+Fit for any device: the host waits for numbers once for each list of edges, batches are as large as memory
+allows, and nothing is added up by several writers, whose order a device does not fix.
 
 Shapes (M queries, N support points, K basis functions, C channels in, O out):
     - features: ``[N, C]``; weight: ``[K, C, O]``
@@ -17,75 +20,102 @@ Shapes (M queries, N support points, K basis functions, C channels in, O out):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pointvar.ops.edges import Edges
+from pointvar.ops.grid import widest
+from pointvar.ops.reference import transpose
 
 BASES: tuple[str, ...] = ()  # those that are known by name
 DIVIDES = False  # by the response, and mixes
-ROWS = 512  # query points of a chunk
-SLOTS = 1 << 15  # their neighbours, with the padding of short rows
+BYTES = 1 << 26  # of a batch: more start fewer operators, fewer stay in a cache
+LENGTHS = [0, 1, *((2 + i % 2) << i // 2 for i in range(80))]  # 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
 
 
-class _Chunk(NamedTuple):
-    """Some query points with their neighbours, in rows as long as the longest, filled up with zeros."""
+class _Batch(NamedTuple):
+    """Rows of like length, filled up to the same one."""
 
-    rows: slice  # m query points
-    edges: slice  # all their edges
-    inside: Tensor  # [m, n]: which slots hold an edge
-    support: Tensor  # the support point of each edge
-    values: Tensor  # [m, n, K]
-    features: Tensor  # [m, n, C]
+    rows: Tensor  # [m]
+    edges: Tensor  # [m, n]: numbers of edges, of any edge where there is none
+    outside: Tensor  # [m, n, 1]: where there is none
 
-    def project(self) -> Tensor:
-        return torch.bmm(self.values.transpose(1, 2), self.features)  # [m, K, C]
+    def take(self, of_edges: Tensor, index: Tensor | None = None) -> Tensor:
+        """``[m, n, ...]``: what edges have, or what points have that an index of the edges names; else 0."""
+        names = self.edges.flatten() if index is None else index[self.edges.flatten()]
+        found = of_edges.index_select(0, names).view(*self.edges.shape, of_edges.shape[1])
+        return found.masked_fill_(self.outside, 0)
+
+    def put(self, to: Tensor, of_edges: Tensor) -> None:
+        """Writes ``[m, n, k]`` to the edges; ``to`` has one row more, for what belongs to none."""
+        place = self.edges.masked_fill(self.outside.squeeze(2), len(to) - 1)
+        to.index_copy_(0, place.flatten(), of_edges.flatten(0, 1))
 
 
-def _chunks(features: Tensor, edges: Edges) -> Iterator[_Chunk]:
-    row_offsets, indices, values = edges.row_offsets, edges.indices, edges.values
-    offsets = row_offsets.tolist()
-    if offsets[0] != 0 or offsets[-1] != len(indices) or offsets != sorted(offsets):
+def _batches(
+    row_offsets: Tensor, indices: Tensor, support: int, numbers: Callable[[int], int], size: int
+) -> Iterator[_Batch]:
+    """All rows that have edges, in batches; a row of n takes ``numbers(n)`` numbers of ``size`` bytes."""
+    counts, device = row_offsets.diff(), indices.device
+    steps = torch.arange(len(LENGTHS) - 2, device=device)
+    lengths = torch.cat([steps[:2], (2 + steps % 2) << steps // 2])
+    classes, order = torch.bucketize(counts, lengths).sort(stable=True)
+    ends = torch.searchsorted(classes, torch.arange(len(LENGTHS), device=device), right=True)
+    nothing, none = steps[:1], steps[:1] - 1
+    least = torch.cat([counts, nothing]).amin(0, True)
+    lowest, highest = torch.cat([indices, nothing]).amin(0, True), torch.cat([indices, none]).amax(0, True)
+    facts = torch.cat([ends, row_offsets[:1], row_offsets[-1:], least, lowest, highest])
+    *bounds, first, last, fewest, low, high = facts.tolist()  # the one time that the host waits
+    if first != 0 or last != len(indices) or fewest < 0:
         raise ValueError("offsets must run from 0 to the number of rows and must not descend")
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(features):
-        raise ValueError(f"indices must name support points, of which there are {len(features)}")
-    for first in range(0, len(offsets) - 1, ROWS):
-        for start, stop in _halves(offsets, first, min(first + ROWS, len(offsets) - 1)):
-            counts = row_offsets[start + 1 : stop + 1] - row_offsets[start:stop]
-            part = slice(offsets[start], offsets[stop])
-            slots = torch.arange(_longest(offsets, start, stop), device=indices.device)
-            inside = slots < counts[:, None]
-            yield _Chunk(
-                slice(start, stop),
-                part,
-                inside,
-                indices[part],
-                _padded(values[part], inside),
-                _padded(features[indices[part]].to(values.dtype), inside),
-            )
+    if low < 0 or high >= support:
+        raise ValueError(f"indices must name support points, of which there are {support}")
+    for length, (start, end) in zip(LENGTHS[1:], pairwise(bounds), strict=True):
+        if start == end:
+            continue
+        slots = torch.arange(length, device=device)
+        most = max(BYTES // (size * numbers(length)), 1)
+        for rows in order[start:end].split(most):
+            edges = (row_offsets[rows][:, None] + slots).clamp(max=len(indices) - 1)
+            yield _Batch(rows, edges, (slots >= counts[rows][:, None])[:, :, None])
 
 
-def _halves(offsets: list[int], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """One long row must not make all others as long: halve the chunk until it fits, or is one row."""
-    if stop - start == 1 or (stop - start) * _longest(offsets, start, stop) <= SLOTS:
-        yield start, stop
+def _queries(features: Tensor, edges: Edges) -> Iterator[tuple[_Batch, Tensor, Tensor]]:
+    """Batches of query points, with v ``[m, K, n]`` and the features ``[m, n, C]`` of their neighbours."""
+    values, (k, c) = edges.values, (edges.values.shape[1], features.shape[1])
+    for batch in _batches(
+        edges.row_offsets,
+        edges.indices,
+        len(features),
+        lambda n: 2 * n * (k + c + 1) + 2 * k * c,
+        values.element_size(),
+    ):
+        near = batch.take(features, edges.indices).to(values.dtype)
+        yield batch, batch.take(values).transpose(1, 2), near
+
+
+def _columns(
+    features: Tensor, edges: Edges, width: int, result: int
+) -> Iterator[tuple[_Batch, Tensor, Tensor]]:
+    """Batches of support points, with v ``[m, n, K]`` and the queries ``[E]`` of their edges.
+
+    ``width`` numbers are taken from each query, ``result`` are made for each support point.
+    """
+    if edges.transposed is None:
+        columns = transpose(edges.row_offsets, edges.indices, len(features))
     else:
-        middle = (start + stop) // 2
-        yield from _halves(offsets, start, middle)
-        yield from _halves(offsets, middle, stop)
-
-
-def _longest(offsets: list[int], start: int, stop: int) -> int:
-    return max(offsets[i + 1] - offsets[i] for i in range(start, stop))
-
-
-def _padded(edges: Tensor, inside: Tensor) -> Tensor:
-    result = edges.new_zeros(*inside.shape, edges.shape[1])
-    result[inside] = edges
-    return result
+        columns = edges.transposed()
+    offsets, rows, numbers = columns
+    values, k = edges.values, edges.values.shape[1]
+    size = values.element_size()
+    for batch in _batches(
+        offsets, rows, edges.num_queries, lambda n: 2 * n * (k + width + 1) + 2 * result, size
+    ):
+        yield batch, batch.take(values, numbers), rows
 
 
 def _exact(like: Tensor) -> torch.autocast:
@@ -95,14 +125,15 @@ def _exact(like: Tensor) -> torch.autocast:
 
 def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool]:
     """Whether the transposed edges, and whether the orders of visits are of use in a convolution."""
-    return False, False
+    return torch.is_grad_enabled() and features.requires_grad, False
 
 
 def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
     out = weight.new_zeros(edges.num_queries, weight.shape[2])
     with _exact(features):
-        for chunk in _chunks(features, edges):
-            out[chunk.rows] = chunk.project().flatten(1).to(weight.dtype) @ weight.flatten(0, 1)
+        for batch, values, near in _queries(features, edges):
+            phi = torch.bmm(values, near).flatten(1).to(weight.dtype)
+            out.index_copy_(0, batch.rows, phi @ weight.flatten(0, 1))
         if bias is not None:
             out += bias
     return out, edges.values.new_empty(0)
@@ -112,26 +143,38 @@ def convolve_backward(
     grad_out: Tensor, norm: Tensor, features: Tensor, weight: Tensor, edges: Edges, wanted: list[bool]
 ) -> list[Tensor | None]:
     """Gradients of features, weight and the edges' operands, of those that are wanted."""
-    values = edges.values
-    grads = _zeros((features, weight, values), wanted, values.dtype)
+    values, (size, channels, outputs) = edges.values, weight.shape
+    grad_features = torch.zeros_like(features, dtype=weight.dtype) if wanted[0] else None
+    grad_weight = torch.zeros_like(weight, dtype=values.dtype).flatten(0, 1) if wanted[1] else None
+    grad_values = _for_edges(values) if wanted[2] else None
     with _exact(features):
-        for chunk in _chunks(features, edges):
-            grad = grad_out[chunk.rows]
-            if grads[1] is not None:
-                phi = chunk.project().flatten(1).to(weight.dtype)
-                grads[1] += (phi.T @ grad).view_as(weight)
-            if wanted[0] or wanted[2]:
-                grad_phi = (grad @ weight.flatten(0, 1).T).to(values.dtype)
-                _unproject(chunk, grad_phi, grads[0], grads[2])
-    types = (features.dtype, weight.dtype, values.dtype)
-    return [g if g is None else g.to(t) for g, t in zip(grads, types, strict=True)] + [None, None]
+        if grad_weight is not None or grad_values is not None:
+            for batch, v, near in _queries(features, edges):
+                grad = grad_out[batch.rows]
+                if grad_weight is not None:
+                    grad_weight += torch.bmm(v, near).flatten(1).to(weight.dtype).T @ grad
+                if grad_values is not None:
+                    grad_phi = (grad @ weight.flatten(0, 1).T).to(values.dtype).view(-1, size, channels)
+                    batch.put(grad_values, torch.bmm(near, grad_phi.transpose(1, 2)))
+        if grad_features is not None:
+            # The same projection of the output's gradient, onto the support points.
+            turned = weight.transpose(1, 2).reshape(size * outputs, channels)
+            for batch, v, rows in _columns(features, edges, outputs, size * outputs):
+                psi = torch.bmm(v.transpose(1, 2), batch.take(grad_out, rows).to(values.dtype))
+                grad_features.index_copy_(0, batch.rows, psi.flatten(1).to(weight.dtype) @ turned)
+    return [
+        None if grad_features is None else grad_features.to(features.dtype),
+        None if grad_weight is None else grad_weight.to(weight.dtype).view_as(weight),
+        None if grad_values is None else grad_values[:-1],
+        *(None, None),
+    ]
 
 
 def project(features: Tensor, edges: Edges) -> Tensor:
     phi = edges.values.new_zeros(edges.num_queries, edges.values.shape[1] * features.shape[1])
     with _exact(features):
-        for chunk in _chunks(features, edges):
-            phi[chunk.rows] = chunk.project().flatten(1)
+        for batch, values, near in _queries(features, edges):
+            phi.index_copy_(0, batch.rows, torch.bmm(values, near).flatten(1))
     return phi
 
 
@@ -139,34 +182,33 @@ def project_backward(
     grad: Tensor, features: Tensor, edges: Edges, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of features and values, of those that are wanted."""
-    grad_features, grad_values = _zeros((features, edges.values), wanted, edges.values.dtype)
+    values, channels = edges.values, features.shape[1]
+    grad_features = torch.zeros_like(features, dtype=values.dtype) if wanted[0] else None
+    grad_values = _for_edges(values) if wanted[1] else None
     with _exact(features):
-        for chunk in _chunks(features, edges):
-            _unproject(chunk, grad[chunk.rows], grad_features, grad_values)
-    return grad_features if grad_features is None else grad_features.to(features.dtype), grad_values
+        if grad_values is not None:
+            for batch, _, near in _queries(features, edges):
+                grad_phi = grad[batch.rows].view(len(batch.rows), -1, channels)
+                batch.put(grad_values, torch.bmm(near, grad_phi.transpose(1, 2)))
+        if grad_features is not None:
+            for batch, v, rows in _columns(features, edges, grad.shape[1], channels):
+                each = batch.take(grad, rows).view(len(batch.rows), -1, channels)  # [m, n K, C]
+                found = torch.bmm(v.reshape(len(batch.rows), 1, -1), each)
+                grad_features.index_copy_(0, batch.rows, found.squeeze(1))
+    return (
+        None if grad_features is None else grad_features.to(features.dtype),
+        None if grad_values is None else grad_values[:-1],
+    )
 
 
 def second_moment(features: Tensor, edges: Edges) -> Tensor:
-    total = features.new_zeros((), dtype=torch.float64)
+    wide = widest(features.device)
+    total = features.new_zeros((), dtype=wide)
     with _exact(features):
-        for chunk in _chunks(features, edges):
-            total += chunk.project().double().square().sum()
+        for _, values, near in _queries(features, edges):
+            total += torch.bmm(values, near).to(wide).square().sum()
     return total / max(edges.num_queries, 1)
 
 
-def _unproject(
-    chunk: _Chunk, grad_phi: Tensor, grad_features: Tensor | None, grad_values: Tensor | None
-) -> None:
-    """Sends the gradient of a chunk's projection back along its edges, adding to both gradients."""
-    m, _, k = chunk.values.shape
-    grad_phi = grad_phi.reshape(m, k, chunk.features.shape[2])
-    if grad_features is not None:
-        grad = torch.bmm(chunk.values, grad_phi)
-        grad_features.index_add_(0, chunk.support, grad[chunk.inside])
-    if grad_values is not None:
-        grad = torch.bmm(chunk.features, grad_phi.transpose(1, 2))
-        grad_values[chunk.edges] += grad[chunk.inside]
-
-
-def _zeros(inputs: tuple[Tensor, ...], wanted: list[bool], dtype: torch.dtype) -> list[Tensor | None]:
-    return [torch.zeros_like(t, dtype=dtype) if w else None for t, w in zip(inputs, wanted, strict=False)]
+def _for_edges(values: Tensor) -> Tensor:
+    return values.new_zeros(len(values) + 1, values.shape[1])

@@ -1,4 +1,5 @@
-"""Named recipes: the paper's, small ones on built-in data, and ``norm-free``, which goes over any of them.
+"""Named recipes: for data sets of the paper, for built-in data, and two that go over any: ``norm-free``,
+which is the default, and ``published``, the paper's.
 
 Each is a YAML file in this folder, with the settings of ``pointvar.train.Config`` that differ from defaults.
 """

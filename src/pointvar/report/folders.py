@@ -104,11 +104,13 @@ def _show_cloud(report: Report, path: Path) -> None:
 
 
 def _read_classes(path: Path) -> list[str]:
-    """Names of classes, one per line, with their numbers (from 0) or without."""
+    """Names of classes, one per line, with their numbers or without; a number that has no name is its own."""
     lines = [line.strip() for line in read(path).splitlines() if line.strip()]
     pairs = [line.split(maxsplit=1) for line in lines]
-    numbered = all(len(pair) == 2 and pair[0] == str(i) for i, pair in enumerate(pairs))
-    return [pair[1] for pair in pairs] if numbered else lines
+    if not all(len(pair) == 2 and pair[0].isdecimal() and len(pair[0]) < 4 for pair in pairs):
+        return lines
+    names = {int(number): name for number, name in pairs}
+    return [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
 
 
 def _short_name(folder: Path, folders: Sequence[Path]) -> str:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike
 
 from pointvar.report.charts import chart, suits_log
-from pointvar.report.clouds import cloud
+from pointvar.report.clouds import MOST, cloud, errors_from_above, versions
 from pointvar.report.markdown import render
 from pointvar.report.tables import table, written
 
@@ -147,7 +147,7 @@ class Report:
         colors: ArrayLike | torch.Tensor | None = None,
         values: Mapping[str, ArrayLike] | None = None,
         title: str = "",
-        max_points: int = 200_000,
+        max_points: int = MOST,
         generator: torch.Generator | None = None,
     ) -> None:
         """A cloud that can be turned, moved and zoomed, coloured by labels, predictions, errors or values.
@@ -164,6 +164,56 @@ class Report:
         """
         data = cloud(points, labels, predictions, classes, colors, values or {}, max_points, generator)
         self._add("cloud", title=title, data=data)
+
+    def map(
+        self,
+        points: ArrayLike | torch.Tensor,
+        labels: ArrayLike | torch.Tensor,
+        predictions: ArrayLike | torch.Tensor,
+        classes: Sequence[str],
+        *,
+        title: str = "",
+    ) -> None:
+        """Where predictions are wrong, seen from above. Wrong points lie over all others.
+
+        Args:
+            points: ``[N, 2]``, or ``[N, 3]``, whose third coordinate points up.
+            labels, predictions, classes: as for ``cloud``.
+            title: stands above it.
+        """
+        self._add("cloud", title=title, data=errors_from_above(points, labels, predictions, classes))
+
+    def matrix(self, counts: Mapping[str, Mapping[str, int]], title: str = "") -> None:
+        """A confusion matrix: a row for each class of the labels, and how they were predicted, in %.
+
+        Args:
+            counts: by the class of the label, how often which class was predicted; what is left out is 0.
+            title: stands above it.
+        """
+        totals = {label: sum(row.values()) for label, row in counts.items()}
+        rows = {
+            label: [row.get(name, 0) / totals[label] if totals[label] else 0.0 for name in counts]
+            for label, row in counts.items()
+        }
+        self._add("matrix", title=title, rows=rows, totals=totals, counts=counts)
+
+    def versions(
+        self,
+        points: ArrayLike | torch.Tensor,
+        labels: ArrayLike | torch.Tensor,
+        predictions: Mapping[str, ArrayLike | torch.Tensor],
+        classes: Sequence[str],
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """One cloud several times side by side: its labels, and predictions by name. All turn together.
+
+        Args:
+            points, labels, classes: as for ``cloud``.
+            predictions: by name, ``[N]``; -1 is no prediction.
+            notes: by the same names, or "truth", what stands below, such as a score: the first line is large.
+        """
+        lines = {name: note.split("\n") for name, note in (notes or {}).items()}
+        self._add("versions", notes=lines, **versions(points, labels, predictions, classes))
 
     def image(self, path: str | Path, title: str = "") -> None:
         """A picture (SVG, PNG, JPEG), which becomes part of the file."""

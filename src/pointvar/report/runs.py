@@ -8,22 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pointvar.data.formats import read_points
 from pointvar.progress import span
 from pointvar.report.page import Report
 from pointvar.report.results import SCORES, columns, read, show_init
 
 NUMBER = (int, float)
 NUMBERS = dict.fromkeys(SCORES, NUMBER)
+BY_CLASS = dict.fromkeys(("precision", "recall", "labels", "confusion"), dict)
+WORST = 20
+"""Files that a report lists."""
 FILES: dict[str, dict[str, Any]] = {
     "config.yaml": dict.fromkeys(("data", "model", "init", "optimizer"), dict),
     "metrics.jsonl": {**dict.fromkeys(("epoch", "seconds", "rate", "train_loss"), NUMBER), **NUMBERS},
     "versions.json": {},
-    "summary.json": {"metrics": {"iou": dict, **NUMBERS}, "seconds": NUMBER, "init": dict},
-    "evaluation.json": {"iou": dict, "votes": int, **NUMBERS},
+    "summary.json": {"metrics": {"iou": dict, **BY_CLASS, **NUMBERS}, "seconds": NUMBER, "init": dict},
+    "evaluation.json": {"iou": dict, "votes": int, "files": list, "maps": dict, **BY_CLASS, **NUMBERS},
 }
 """What a report reads of a run, and what it takes to be there of which kind, if it is."""
 CHECKPOINTS = {"last.ckpt", "previous.ckpt", "damaged.ckpt"}
-IN_A_RUN = {*FILES, *CHECKPOINTS, "model.safetensors", "tensorboard", "running.json"}
+IN_A_RUN = {*FILES, *CHECKPOINTS, "model.safetensors", "tensorboard", "running.json", "evaluation"}
 """What the directory of a run holds besides what a user has put there."""
 SETTINGS = {
     "data": ("data", "name"),
@@ -129,6 +133,32 @@ def compare(report: Report, runs: Sequence[Run]) -> None:
         report.panels(panels, epochs, xlabel="epoch")
 
 
+def show_evaluation(report: Report, run: Run) -> None:
+    """Scores by class, what is taken for what, the worst files, and where they are wrong."""
+    metrics, count = run.metrics, run.evaluation.get("votes")
+    votes = f", {count} vote{'s' * (count != 1)}" if count else ""
+    names = {"iou": "IoU", "precision": "precision", "recall": "recall", "labels": "labels"}
+    rows = [
+        {"class": c, **{text: metrics[key].get(c) for key, text in names.items() if key in metrics}}
+        for c in metrics["iou"]
+    ]
+    over = f", means over {metrics['classes']} of {len(rows)}" if "classes" in metrics else ""
+    report.table(rows, title=f"Scores by class{over}{votes}")
+    confusion = metrics.get("confusion")
+    if confusion:
+        report.matrix(confusion, "Confusion matrix: what labels were predicted as, in %")
+    files = run.evaluation.get("files")
+    if files:
+        most = f", {WORST} of {len(files)}" if len(files) > WORST else ""
+        report.table(files[:WORST], title=f"Worst files{most}")
+    maps = {name: run.folder / file for name, file in (run.evaluation.get("maps") or {}).items()}
+    for name, path in maps.items():
+        if path.is_file():
+            arrays = read_points(path)
+            points, label, prediction = (arrays[part] for part in ("points", "label", "prediction"))
+            report.map(points, label, prediction, list(metrics["iou"]), title=f"Errors in {name}, from above")
+
+
 def show_run(report: Report, run: Run) -> None:
     """Everything of one run."""
     report.section(run.name)
@@ -144,10 +174,7 @@ def show_run(report: Report, run: Run) -> None:
     if panels and len(run.rows) > 1:
         report.panels(panels, [row.get("epoch", n) for n, row in enumerate(run.rows, 1)], xlabel="epoch")
     if run.metrics.get("iou"):
-        count = run.evaluation.get("votes")
-        votes = f", {count} vote{'s' * (count != 1)}" if count else ""
-        title = f"Intersection over union by class{votes}"
-        report.table(list(run.metrics["iou"].items()), ["class", "IoU"], title)
+        show_evaluation(report, run)
     if run.summary.get("init"):
         report.heading("Initialisation")
         show_init(report, run.summary["init"])

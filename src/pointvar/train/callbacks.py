@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 import time
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 
 from pointvar.atomic import names_file, write_atomically
 from pointvar.progress import span
 from pointvar.train.config import Config
 from pointvar.train.initialise import VarianceInit
+from pointvar.train.module import SCORE
 from pointvar.train.output import LAST, plain_settings
 
 
@@ -82,7 +84,8 @@ class History(lightning.Callback):
             "train_accuracy": hits / max(count, 1),
         }
         epoch = trainer.current_epoch + 1
-        if epoch % self.config.evaluate_every == 0:
+        every = trainer.check_val_every_n_epoch  # fit always gives one; Lightning's type allows None
+        if every and epoch % every == 0:
             numbers |= module.metrics.scalars()
         numbers["seconds"] = round(self.seconds, 3)
         row = {"epoch": epoch, "step": trainer.global_step, **numbers}
@@ -100,6 +103,48 @@ class History(lightning.Callback):
             parts.append(f"{clouds / (time.perf_counter() - self._epoch_begin):.1f} clouds/s")
             left = row["seconds"] / epoch * (self.config.epochs - epoch)
             module.print("  ".join([*parts, f"{span(left)} left"]))
+
+
+class Best(lightning.Callback):
+    """Keeps the weights with the best score of all evaluations, of equal ones the first.
+
+    They are in memory and part of each checkpoint, so that a run without a folder has them as well, and one
+    whose folder was moved. (Lightning's ``ModelCheckpoint`` keeps the path of a file.)
+    """
+
+    def __init__(self) -> None:
+        self.score = -math.inf
+        self.row: dict[str, Any] | None = None
+        self.weights: dict[str, Any] = {}
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            trainer.check_val_every_n_epoch = 1  # the last network may be the best in any case
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        score = float(trainer.callback_metrics[SCORE])
+        if score > self.score:
+            self.score, self.row = score, {"epoch": trainer.current_epoch + 1, **module.metrics.scalars()}
+            self.weights = {
+                name: value.detach().to("cpu", copy=True) for name, value in module.model.state_dict().items()
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"score": self.score, "row": self.row, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.score, self.row, self.weights = state["score"], state["row"], state["weights"]
+
+
+class Stopping(EarlyStopping):
+    """Lightning's early stopping; a run that has stopped, and is resumed, has nothing more to do."""
+
+    def __init__(self, patience: int) -> None:
+        # Counted with the evaluation, so that the checkpoint at the end of the epoch knows of it.
+        super().__init__(SCORE, patience=patience, mode="max", check_on_train_epoch_end=False)
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
 
 
 class Checkpoints(ModelCheckpoint):

@@ -14,19 +14,20 @@ from typing import Any
 
 import lightning.pytorch as lightning
 import torch
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from pointvar.data import class_weights, label_counts
 from pointvar.data.transforms import mixed, seeded
 from pointvar.layers import restored
 from pointvar.train.build import Data, build_model, load_data
-from pointvar.train.callbacks import Checkpoints, History, Interrupted, ProgressBar
+from pointvar.train.callbacks import Best, Checkpoints, History, Interrupted, ProgressBar, Stopping
 from pointvar.train.config import Config
 from pointvar.train.divergence import DivergedError
 from pointvar.train.initialise import VarianceInit, forward
 from pointvar.train.loader import INIT, WEIGHTS, Loader, loaders
 from pointvar.train.module import ClassificationModule, SegmentationModule
-from pointvar.train.output import AtomicCheckpoints, Resumed, RunFolder, make_logger
+from pointvar.train.output import LAST_NETWORK, AtomicCheckpoints, Resumed, RunFolder, make_logger
 from pointvar.train.voting import evaluate
 
 
@@ -46,13 +47,16 @@ class Result:
     interrupted: bool = False
     """It was asked to stop; ``fit(config, resume=True)`` goes on."""
     model: nn.Module | None = field(default=None, repr=False)
+    best: dict[str, Any] | None = None
+    """With a part for validation: the epoch of the network that is kept, and its metrics there."""
     init: dict[str, Any] | None = field(default=None, repr=False)
     changed: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """Settings that resumes have changed: step, setting, before, after."""
 
     @property
     def accuracy(self) -> list[float]:
-        """Accuracy on the test data after each evaluated epoch."""
+        """Accuracy after each evaluated epoch, on the part for validation if there is one, else on the test
+        data."""
         return [row["accuracy"] for row in self.history if "accuracy" in row]
 
 
@@ -63,6 +67,7 @@ def fit(
     model: nn.Module | None = None,
     resume: bool = False,
     callbacks: Sequence[lightning.Callback] = (),
+    logger: Logger | Sequence[Logger] | None = None,
     verbose: bool | None = None,
 ) -> Result:
     """Trains a network and evaluates it.
@@ -75,24 +80,31 @@ def fit(
         resume: goes on from the checkpoint in ``config.output``, if there is one. Settings that would need a
             new run must be those of the checkpoint.
         callbacks: more callbacks for Lightning's trainer.
+        logger: one or more of Lightning's loggers, as you have set them up, instead of ``config.logger``.
         verbose: prints a line per epoch; default: if there is an output directory.
 
-    A run that diverges gives a result that says so; it does not raise.
+    A run that diverges gives a result that says so; it does not raise. With a part for validation, the
+    network of the best evaluation is kept, and the test data are used once, at the end.
 
     Example::
 
-        result = fit(load_config("shapes", "norm-free", overrides=["--epochs=5"]))
+        result = fit(load_config("shapes", overrides=["--epochs=5"]))
         print(result.accuracy)
     """
     verbose = config.output is not None if verbose is None else verbose
     with _surroundings(config.threads):
         init = VarianceInit.from_settings(config.init, mixed(config.seed, INIT))
         history = History(config, init, verbose)
-        trainer = _trainer(config, [init, history, *callbacks], verbose)
+        trainer = _trainer(config, [init, history, *callbacks], logger, verbose)
         folder = None if config.output is None else RunFolder(config.output, trainer.is_global_zero)
         with nullcontext() if folder is None else folder.held():
             last = None if folder is None else folder.checkpoint(config, resume)
             data = data or load_data(config.data)
+            if config.early_stopping is not None and data.validation is None:
+                raise ValueError(
+                    "early_stopping needs a part for validation, such as data.validation=0.1: "
+                    "by the test data a training must not be ended"
+                )
             if model is None:
                 model = build_model(config.model, data, seeded(config.seed, WEIGHTS))
             return _train(config, data, model, trainer, history, folder, last)
@@ -116,6 +128,10 @@ def _train(
     if folder is not None and folder.writes:
         folder.begin(config)
     history.changed = [] if last is None else last.changed
+    best = Best()
+    if data.validation is not None:
+        stopping = [] if config.early_stopping is None else [Stopping(config.early_stopping)]
+        trainer.callbacks.extend([best, *stopping])  # type: ignore[attr-defined]
     result = Result([], {}, 0.0, 0, model=network, changed=history.changed)
     try:
         trainer.fit(module, train, test, ckpt_path=None if last is None else last.path, weights_only=True)
@@ -129,9 +145,15 @@ def _train(
     result.init = history.init
     if result.interrupted or not trainer.is_global_zero:
         return result
+    if best.row is not None:
+        if folder is not None:
+            folder.save(LAST_NETWORK, config, data, network)
+        network.load_state_dict(best.weights)
+        result.best = best.row
     if result.diverged is None:
         metrics = module.metrics if config.epochs % config.evaluate_every == 0 else None
-        if config.votes > 1 or metrics is None:  # else the last epoch's evaluation was the same
+        # Else the last epoch's evaluation was the same.
+        if config.votes > 1 or metrics is None or data.validation is not None:
             metrics = evaluate(network, data, config.data, config.votes, config.seed)
         result.metrics = asdict(metrics)
     if folder is not None:
@@ -139,11 +161,15 @@ def _train(
     return result
 
 
-def _trainer(config: Config, callbacks: list[lightning.Callback], verbose: bool) -> lightning.Trainer:
-    logger: Any = False
+def _trainer(
+    config: Config,
+    callbacks: list[lightning.Callback],
+    logger: Logger | Sequence[Logger] | bool | None,
+    verbose: bool,
+) -> lightning.Trainer:
     if config.output is not None:
         folder = Path(config.output)
-        logger = make_logger(config.logger, folder)
+        logger = make_logger(config.logger, folder) if logger is None else logger
         callbacks.append(Checkpoints(folder, config.checkpoint_steps))
     bar = verbose and sys.stdout.isatty()
     return lightning.Trainer(
@@ -157,7 +183,7 @@ def _trainer(config: Config, callbacks: list[lightning.Callback], verbose: bool)
         check_val_every_n_epoch=config.evaluate_every,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        logger=logger,
+        logger=False if logger is None else logger,
         log_every_n_steps=1,
         plugins=AtomicCheckpoints(),
         enable_checkpointing=config.output is not None,

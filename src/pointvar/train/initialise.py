@@ -15,8 +15,11 @@ from pointvar.convolution import PointConvolution
 from pointvar.init import INITS, InitReport
 from pointvar.init.center import Center
 from pointvar.layers import Forward, Select, devices_of
+from pointvar.nn import remove_norms
 from pointvar.train.config import InitConfig
 from pointvar.train.loader import Prepared
+from pointvar.without_norms import NormFreeReport
+from pointvar.without_norms import norm_free as without_norms
 
 
 class VarianceInit(lightning.Callback):
@@ -30,14 +33,17 @@ class VarianceInit(lightning.Callback):
     Args:
         batches: how many batches to measure on.
         forward: ``forward(module, batch)`` calls the network; default: ``module(*batch)``,
-            ``module(**batch)`` or ``module(batch)``. Where a batch holds labels, say how to leave them out:
-            ``lambda module, batch: module(batch[0])``.
+            ``module(**batch)`` or ``module(batch)``, without what the module has no parameters for, such as
+            labels. Else say how: ``lambda module, batch: module(batch[0])``.
         layers, target: as for ``pointvar.variance_init``.
         seed: of the weights, and of dropout while measuring.
         method: a name of ``pointvar.init.INITS``.
         table: of ``method="transfer"``: a table of z that is shipped, or a file.
         part: the name of the submodule to initialise; default: the whole module.
-        center: as for ``pointvar.variance_init``.
+        center, dropout: as for ``pointvar.variance_init``.
+        norm_free: takes the batch norms out as well, as ``pointvar.norm_free`` does, which then sets the
+            weights. They go before the optimiser is made, and whenever a checkpoint of such a training is
+            resumed. ``report.clipping(module)`` clips gradients, in ``on_before_optimizer_step``.
     """
 
     def __init__(
@@ -51,20 +57,33 @@ class VarianceInit(lightning.Callback):
         method: str = "direct",
         table: str | Path = "modelnet40",
         part: str = "",
-        center: Center = 0.0,
+        center: Center | None = None,
+        dropout: bool = False,
+        norm_free: bool = False,
     ) -> None:
         if batches < 1:
             raise ValueError(f"VarianceInit needs at least one batch, got {batches}")
         INITS.check(method)
         self.batches, self.seed, self.method, self.part = batches, seed, method, part
-        self.options = {
+        self.options: dict[str, Any] = {
             "forward": forward,
             "layers": layers,
             "target": target,
             "table": table,
-            "center": center,
+            "dropout": dropout,
         }
-        self.report: InitReport | None = None
+        if center is not None:  # else that of the function called
+            self.options["center"] = center
+        if norm_free and (method != "direct" or layers is not None):
+            raise ValueError("norm_free sets all layers by its own method: give neither method nor layers")
+        self.norm_free = norm_free
+        self.report: InitReport | NormFreeReport | None = None
+        self._norms: dict[str, str] = {}
+
+    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+        """Takes the norms out before the optimiser is made, which is to know what takes their place."""
+        if self.norm_free and stage == "fit":
+            self._norms |= remove_norms(module.get_submodule(self.part))
 
     @classmethod
     def from_settings(cls, settings: InitConfig, seed: int) -> VarianceInit:
@@ -78,6 +97,7 @@ class VarianceInit(lightning.Callback):
             "table": settings.table,
             "part": "model",
             "center": settings.center,
+            "dropout": True,  # as in the paper, whose networks have it before every convolution
         }
         return cls(settings.batches, forward, layers, settings.target, seed, **options)
 
@@ -87,8 +107,9 @@ class VarianceInit(lightning.Callback):
         loader: Any = trainer.train_dataloader
         chosen = islice(iter(loader), self.batches)
         batches = [module.transfer_batch_to_device(batch, module.device, 0) for batch in chosen]
-        offered = {"batches": batches, "generator": torch.Generator().manual_seed(self.seed), **self.options}
-        initialise = INITS[self.method]
+        generator = torch.Generator().manual_seed(self.seed)
+        offered: dict[str, Any] = {"batches": batches, "generator": generator, **self.options}
+        initialise = without_norms if self.norm_free else INITS[self.method]
         wanted = inspect.signature(initialise).parameters
         if "input_moment" in wanted and all(isinstance(batch, Prepared) for batch in batches):
             features = torch.cat([batch.features for batch in batches])
@@ -96,7 +117,21 @@ class VarianceInit(lightning.Callback):
         model = module.get_submodule(self.part)
         with torch.random.fork_rng(devices=devices_of(model)):
             torch.manual_seed(self.seed)
-            self.report = initialise(model, **{name: offered[name] for name in wanted if name in offered})
+            try:
+                self.report = initialise(model, **{name: offered[name] for name in wanted if name in offered})
+            except Exception as problem:
+                if self.options["forward"] is None and hasattr(problem, "add_note"):  # Python 3.11
+                    problem.add_note(_HINT)
+                raise
+        if isinstance(self.report, NormFreeReport):
+            self.report.norms = self._norms | self.report.norms
+
+
+_HINT = (
+    "VarianceInit calls the module as module(*batch), module(**batch) or module(batch), without what it has "
+    "no parameters for. If that is not how it is called, say how: VarianceInit(forward=lambda module, batch: "
+    "module(batch[0]))"
+)
 
 
 def forward(model: nn.Module, batch: Prepared) -> Any:

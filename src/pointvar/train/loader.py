@@ -256,10 +256,10 @@ class Loader(DataLoader[Any]):
 def loaders(
     config: Config, data: Data, network: nn.Module, rank: int = 0, ranks: int = 1
 ) -> tuple[Loader, Loader]:
-    """The training and the test batches of a run, for one of its processes."""
+    """The training batches of a run and those evaluated between epochs, for one of its processes."""
     settings, seed = config.data, config.seed
     change, only_prepare = (transform_of(settings, data.task, augment=augment) for augment in (True, False))
-    sampler, keep, test = None, False, data.test
+    sampler, keep, test = None, False, data.evaluated
     if data.task == "segmentation":
         count = len(data.train) if settings.crops is None else settings.crops
         sampler = CropSampler(data.train, settings.radius, count, seeded(seed, TRAIN, ORDER))

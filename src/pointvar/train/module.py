@@ -18,7 +18,11 @@ from pointvar.train.config import OptimizerConfig
 from pointvar.train.divergence import DivergedError, explain
 from pointvar.train.loader import Prepared, WholeScene
 from pointvar.train.metrics import Metrics
+from pointvar.train.muon import Muon
 from pointvar.train.voting import predict_scene
+
+SCORE = "score"
+"""Name of the logged value of a network in an evaluation: the larger, the better."""
 
 
 class _Supervised(lightning.LightningModule):
@@ -35,6 +39,8 @@ class _Supervised(lightning.LightningModule):
     """
 
     class_weights: Tensor | None
+    score: str
+    """Of the metrics, that by which networks are compared."""
 
     def __init__(
         self,
@@ -97,6 +103,8 @@ class _Supervised(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.metrics = Metrics.of(self.confusion.compute().cpu(), self.classes)
         self.confusion.reset()
+        # For callbacks that compare networks; the loggers get all numbers of an epoch at once.
+        self.log(SCORE, getattr(self.metrics, self.score), logger=False, sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         settings, chosen = self.settings, {id(p) for p in decayed(self.model)}
@@ -110,7 +118,9 @@ class _Supervised(lightning.LightningModule):
         fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
         passes: Any = {"fused": fused, "foreach": not fused}
         optimizer: torch.optim.Optimizer
-        if settings.name == "adamw":
+        if settings.name == "muon":
+            optimizer = Muon(groups, settings.rate, settings.momentum)
+        elif settings.name == "adamw":
             optimizer = torch.optim.AdamW(groups, settings.rate, (settings.momentum, 0.999), **passes)
         else:
             optimizer = torch.optim.SGD(groups, settings.rate, settings.momentum, **passes)
@@ -170,6 +180,8 @@ class _Supervised(lightning.LightningModule):
 class ClassificationModule(_Supervised):
     """A class for each cloud: mean cross-entropy over the clouds of a batch."""
 
+    score = "accuracy"
+
     def loss(self, scores: Tensor, batch: Prepared) -> Tensor:
         return functional.cross_entropy(scores.float(), batch.labels, self.class_weights, ignore_index=-1)
 
@@ -179,6 +191,8 @@ class SegmentationModule(_Supervised):
 
     A cloud without any label counts as none, and a batch without any gives a loss of 0.
     """
+
+    score = "mean_iou"
 
     def loss(self, scores: Tensor, batch: Prepared) -> Tensor:
         each = functional.cross_entropy(

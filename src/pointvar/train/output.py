@@ -7,7 +7,8 @@
 ``last.ckpt``          the state after the last epoch, or after so many steps
 ``previous.ckpt``      the one before, in case the last cannot be read
 ``summary.json``       what came out
-``model.safetensors``  the network at the end
+``model.safetensors``  the network: the best of the validation, if there is such a part, else the last
+``last.safetensors``   with a part for validation: the last network
 ``running.json``       which process is at it; gone when it ends
 =====================  =======================================================================
 """
@@ -35,6 +36,7 @@ import yaml
 from filelock import FileLock, Timeout
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import nn
 
 import pointvar
 from pointvar.atomic import names_file, write_atomically
@@ -46,6 +48,7 @@ from pointvar.train.config import Config, load_config
 if TYPE_CHECKING:
     from pointvar.train.fit import Result
 
+NETWORK, LAST_NETWORK = "model.safetensors", "last.safetensors"
 LAST, PREVIOUS, DAMAGED = "last.ckpt", "previous.ckpt", "damaged.ckpt"
 RUNNING, LOCK = "running.json", ".lock"
 WRITTEN = (
@@ -54,7 +57,8 @@ WRITTEN = (
     "metrics.jsonl",
     LAST,
     "summary.json",
-    "model.safetensors",
+    NETWORK,
+    LAST_NETWORK,
     RUNNING,
 )
 
@@ -271,14 +275,25 @@ class RunFolder:
         }
         write_atomically(self.path / "versions.json", json.dumps(versions, indent=1) + "\n")
 
+    def save(self, name: str, config: Config, data: Data, network: nn.Module) -> None:
+        """Writes a network with what is needed to use it; one of the user's own need not be known."""
+        notes = {
+            "classes": data.classes,
+            "codes": data.codes,
+            "task": data.task,
+            "data": asdict(config.data),
+            "features": data.features,
+        }
+        if can_save(network):
+            save(network, self.path / name, **notes)
+
     def finish(self, config: Config, data: Data, result: Result) -> None:
         """Writes what came out: the network and a summary."""
         assert result.model is not None
-        notes = {"classes": data.classes, "task": data.task, "data": asdict(config.data)}
-        if can_save(result.model):  # one of the user's own need not be
-            save(result.model, self.path / "model.safetensors", **notes)
+        self.save(NETWORK, config, data, result.model)
         summary = {
             "metrics": result.metrics,
+            "best": result.best,
             "diverged": result.diverged,
             "epochs": len(result.history),
             "steps": result.steps,
@@ -293,10 +308,15 @@ class RunFolder:
 
 def make_logger(name: str, folder: Path) -> Logger | bool:
     """Lightning's logger of this name; ``metrics.jsonl`` is written besides."""
-    if name == "wandb":
-        return WandbLogger(folder.name, save_dir=folder, project="pointvar")
-    if name == "mlflow":
-        return MLFlowLogger("pointvar", run_name=folder.name)
+    try:
+        if name == "wandb":
+            return WandbLogger(
+                folder.name, save_dir=folder, project=os.environ.get("WANDB_PROJECT", "pointvar")
+            )
+        if name == "mlflow":
+            return MLFlowLogger(os.environ.get("MLFLOW_EXPERIMENT_NAME", "pointvar"), run_name=folder.name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"logger={name} needs another package: pip install {name}") from error
     if name == "tensorboard":
         return TensorBoardLogger(folder, name="", version="tensorboard", default_hp_metric=False)
     return False

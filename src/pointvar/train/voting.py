@@ -23,8 +23,15 @@ TILE = 500_000
 SPHERE = 150_000
 
 
-def evaluate(model: nn.Module, data: Data, config: DataConfig, votes: int = 1, seed: int = 0) -> Metrics:
-    """How well a network predicts the labels of the test data.
+def evaluate(
+    model: nn.Module,
+    data: Data,
+    config: DataConfig,
+    votes: int = 1,
+    seed: int = 0,
+    each: Callable[[Sample, Tensor, Tensor], None] | None = None,
+) -> Metrics:
+    """How well a network predicts the labels of the test data, or where there are none, of the validation.
 
     Args:
         model: a network of ``pointvar.models``; as it is, but in evaluation mode.
@@ -32,15 +39,24 @@ def evaluate(model: nn.Module, data: Data, config: DataConfig, votes: int = 1, s
         config: how clouds are prepared and augmented, and the radii of spheres.
         votes: passes whose probabilities are summed; with more than one, all are augmented.
         seed: of all that is random.
+        each: called with every sample, its predicted class and the probability of that; of a scene ``[N]``.
     """
     confusion = MulticlassConfusionMatrix(len(data.classes), ignore_index=-1, validate_args=False)
+    samples = data.validation if data.test is None else data.test
     if data.task == "classification":
-        labels = torch.tensor([data.test[index].label for index in range(len(data.test))])
-        confusion.update(class_probabilities(model, data.test, config, votes, seed).argmax(1), labels)
+        labels = torch.tensor([samples[index].label for index in range(len(samples))])
+        confidence, predicted = class_probabilities(model, samples, config, votes, seed).max(1)
+        confusion.update(predicted, labels)
+        if each is not None:
+            for index in range(len(samples)):
+                each(samples[index], predicted[index], confidence[index])
     else:
-        for index in range(len(data.test)):
-            scene = data.test[index]
-            confusion.update(predict_scene(model, scene, config, votes, seed)[0], scene.label)
+        for index in range(len(samples)):
+            scene = samples[index]
+            predicted, confidence = predict_scene(model, scene, config, votes, seed)
+            confusion.update(predicted, scene.label)
+            if each is not None:
+                each(scene, predicted, confidence)
     return Metrics.of(confusion.compute(), data.classes)
 
 
@@ -54,7 +70,7 @@ def class_probabilities(
     size = max(config.batch_size, 8)
     chunks = [tuple(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
     total: list[Tensor] = []
-    with _evaluating(model) as device:
+    with evaluating(model) as device:
         for number, items in enumerate(chunks):
             looks = [prepare[BatchIndex(vote, number, items)].to(device) for vote in range(votes)]
             shares = [_probabilities(model(look.features, look.levels)) for look in looks]
@@ -93,7 +109,7 @@ def predict_scene(
     confidence = torch.zeros(len(scene))
     transform = transform_of(config, "segmentation", augment=votes > 1)
     done = 0
-    with _evaluating(model) as device:
+    with evaluating(model) as device:
         for own, margin in tiles(scene.points, tile, config.context):
             part = replace(scene[torch.cat([own, margin])], label=-1)
             sums: Tensor | None = None
@@ -104,7 +120,7 @@ def predict_scene(
                 )
                 for number, crop in enumerate(crops):
                     look = transform(crop.sample, seeded(*key, SAMPLE, number))
-                    probabilities = _look(model, look, crop.inner, seeded(*key, LEVELS, number), device)
+                    probabilities = look_at(model, look, crop.inner, seeded(*key, LEVELS, number), device)
                     if sums is None:
                         sums = torch.zeros(len(own), probabilities.shape[1])
                     index = crop.index[crop.inner]
@@ -119,7 +135,7 @@ def predict_scene(
     return labels, confidence
 
 
-def _look(
+def look_at(
     model: Any, sample: Sample, inner: Tensor, generator: torch.Generator, device: torch.device
 ) -> Tensor:
     """Probabilities at the inner points of one sphere."""
@@ -155,7 +171,7 @@ def _probabilities(scores: Tensor) -> Tensor:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[torch.device]:
+def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """A network in evaluation mode, for a while; gives its device."""
     before = model.training
     model.eval()

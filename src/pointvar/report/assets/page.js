@@ -75,7 +75,7 @@ const toggle = (button) => {
   }
 }
 
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:not(.matrix)")) {
   const heads = [...table.querySelectorAll("th")];
   heads.forEach((head, column) => {
     const button = document.createElement("button");

@@ -7,28 +7,44 @@ const FOCAL = 2.4;
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const packed = (r, g, b) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 
+const groups = new Map(); // views side by side that show one cloud: they turn together, and share their buttons
+
 class View {
   constructor(figure) {
     const given = data(figure), stage = figure.querySelector(".stage");
+    const group = figure.closest(".versions") ?? figure;
+    this.small = group !== figure;
+    this.together = groups.get(group) ?? groups.set(group, []).get(group);
+    const first = this.together.push(this) === 1;
     const [canvas, hint, tip] = stage.querySelectorAll("canvas, .hint, .tip");
     Object.assign(this, { canvas, hint, tip, ...given, part: 1 });
     this.points = Float32Array.from(new Int16Array(bytes(given.positions).buffer), (v) => v / 65534);
     this.layers = given.layers.map((layer) => ({ ...layer, data: bytes(layer.data), hidden: new Uint8Array(256) }));
-    this.modes = [...figure.querySelectorAll(".modes button")];
-    this.legends = [...figure.querySelectorAll(".legend")];
+    this.modes = [...group.querySelectorAll(".modes button")];
+    this.legends = [...group.querySelectorAll(".legend")];
     this.modes.forEach((button, i) => button.addEventListener("click", () => this.choose(i)));
     this.legends.forEach((legend, i) => legend.querySelectorAll("button").forEach((button, c) => {
-      button.addEventListener("click", () => { this.layers[i].hidden[c] = !toggle(button); this.draw(); });
+      const follow = () => { this.layers[i].hidden[c] = button.getAttribute("aria-pressed") !== "true"; this.draw(); };
+      if (first) button.addEventListener("click", () => toggle(button));
+      button.addEventListener("click", follow);
+      follow();
     }));
     this.listen();
-    this.reset();
-    this.choose(0);
+    if (first) this.reset();
+    else this.together[0].share((view) => view.draw());
+    this.choose(Math.max(this.modes.findIndex((button) => button.getAttribute("aria-pressed") === "true"), 0));
     new ResizeObserver(() => this.draw()).observe(stage);
   }
 
   reset() {
-    Object.assign(this, { yaw: -0.6, pitch: 0.45, distance: this.radius * FOCAL * 0.9, shift: [0, 0] });
-    this.draw();
+    const [yaw, pitch] = this.above ? [0, Math.PI / 2] : [-0.6, 0.45];
+    Object.assign(this, { yaw, pitch, distance: this.radius * FOCAL * (this.small ? 1.05 : 0.9), shift: [0, 0] });
+    this.share((view) => view.draw());
+  }
+
+  share(act) { // what this view shows now, the others of its group show too
+    const { yaw, pitch, distance, shift } = this;
+    for (const view of this.together) act(Object.assign(view, { yaw, pitch, distance, shift }));
   }
 
   choose(index) {
@@ -46,8 +62,12 @@ class View {
     this.due ??= requestAnimationFrame(() => { this.due = null; this.paint(); });
   }
 
-  move(change) { // a quick picture now, a fine one when it rests
+  move(change) {
     change();
+    this.share((view) => view.moved());
+  }
+
+  moved() { // a quick picture now, a fine one when it rests
     this.moving = this.tip.hidden = true;
     this.draw();
     clearTimeout(this.rest);
@@ -73,8 +93,8 @@ class View {
     const focal = Math.min(width, height) * FOCAL / 2, near = this.radius * 0.02;
     const [dx, dy] = [width / 2 + this.shift[0] * scale, height / 2 + this.shift[1] * scale];
     const drawn = this.moving ? Math.ceil(this.count * this.part) : this.count;
-    // On a surface points are about this far apart, so that dots of this size close it.
-    const dot = 1.6 * this.radius / Math.sqrt(drawn);
+    // On a surface points are about this far apart, so that dots of this size close it; a small picture is clearer with gaps.
+    const dot = (this.small ? 1 : 1.6) * this.radius / Math.sqrt(drawn);
     for (let i = 0; i < drawn; i++) {
       if (hidden[data[i]]) continue; // only classes can be hidden
       const x = points[3 * i], y = points[3 * i + 1], z = points[3 * i + 2];

@@ -1,0 +1,102 @@
+"""Tables whose columns each have a learning rate of their own, chosen in the same way for all.
+
+For each data set, batch size and column (or ``by`` other axes) the best of a few rates is taken, by the mean
+of some methods on a part of the training data that is kept apart. Test data choose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from experiments.claims import summarise
+from experiments.grid import Cell, Grid, Grids
+from experiments.options import Options
+from experiments.scenarios import Scenario, with_validation
+from experiments.settings import Settings
+from experiments.store import Store
+
+RATES = (0.003, 0.01, 0.03, 0.1)
+"""Of SGD; columns of AdamW have a tenth of each."""
+BY = ("data", "batch", "column")
+Rates = dict[tuple[Any, ...], float]
+"""By the values of axes, the column last."""
+
+
+def with_rates(
+    grid: Grid,
+    options: Options,
+    choosing: Mapping[str, Sequence[Any]],
+    known: Rates | None = None,
+    rates: Sequence[float] = RATES,
+    by: Sequence[str] = BY,
+    shorter: Callable[[Scenario], Scenario] = with_validation,
+) -> Grids:
+    """A grid that chooses rates in the cells with these values, then the grid itself; some may be known.
+
+    ``shorter`` makes the data and the recipe to choose by from those of the table.
+    """
+    known = known or {}
+    choice = choosing_rates(grid, choosing, {column for *_, column in known}, rates, shorter)
+    yield choice
+    chosen = known | best_rates(choice, options, by)
+    bare = ("data", "column")  # axes whose values say what they are
+    shown = ", ".join(
+        f"{' '.join(str(v) if k in bare else f'{k} {v}' for k, v in zip(by, place, strict=True))} {rate:g}"
+        for place, rate in chosen.items()
+    )
+    among = ", ".join(f"{rate:g}" for rate in rates)
+    tenth = " (AdamW: a tenth of these)" if rates is RATES else ""
+    note = f"Rates, each the best of {among}{tenth} on validation data: {shown or 'none yet'}."
+    more = _rated(grid.more, lambda cell: chosen.get(tuple(cell[axis] for axis in by), rates[0]))
+    yield replace(grid, more=more, notes=[*grid.notes, note])
+
+
+def choosing_rates(
+    grid: Grid,
+    choosing: Mapping[str, Sequence[Any]],
+    leave_out: set[str] | frozenset[str] = frozenset(),
+    rates: Sequence[float] = RATES,
+    shorter: Callable[[Scenario], Scenario] = with_validation,
+) -> Grid:
+    """The grid that chooses the rates of another."""
+    columns = [column for column in grid.axes["column"] if column not in leave_out]
+    return replace(
+        grid,
+        name=f"{grid.name}-rates",
+        title="Learning rates on a part of the training data",
+        scenarios=[shorter(scenario) for scenario in grid.scenarios],
+        axes={**grid.axes, **choosing, "column": columns, "rate": rates},
+        seeds=1,
+        more=_rated(grid.more, lambda cell: cell["rate"]),
+        rows="column",
+        columns="rate",
+        claims={},
+        notes=["Nothing here is measured on test data."]
+        + ["AdamW has a tenth of each rate."] * (rates is RATES),
+        command=grid.name,
+        whole=True,
+    )
+
+
+def best_rates(choice: Grid, options: Options, by: Sequence[str] = BY) -> Rates:
+    """The rates that a grid has chosen, each with the best mean, where all of them were tried."""
+    records, _ = choice.done(Store(options.output / f"{choice.name}.jsonl"))
+    axes = [*by, "rate"]
+    numbers = summarise(records, axes, {s.name: s.metric for s in choice.scenarios})
+    means = numbers.set_index(axes)["mean"].to_dict()
+    places = dict.fromkeys(tuple(cell[axis] for axis in by) for cell in choice.cells())
+    among = choice.axes["rate"]
+    tried = [place for place in places if all((*place, rate) in means for rate in among)]
+    return {place: max(among, key=lambda rate: means[(*place, rate)]) for place in tried}
+
+
+def _rated(
+    more: Callable[[Scenario, Cell], Settings], rate: Callable[[Cell], float]
+) -> Callable[[Scenario, Cell], Settings]:
+    def settings(scenario: Scenario, cell: Cell) -> Settings:
+        tenth = 0.1 if "AdamW" in cell["column"] else 1.0
+        return {**more(scenario, cell), "optimizer.rate": rate(cell) * tenth}
+
+    return settings

@@ -1,0 +1,98 @@
+"""Public networks as a user has them, at one and two shapes per batch: what takes the place of batch norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import pointvar
+from experiments.architectures import ARCHITECTURES, NORMS
+from experiments.claims import Claim
+from experiments.columns import COLUMNS as ALL
+from experiments.columns import NORM_FREE
+from experiments.grid import Cell, Grid, Grids
+from experiments.networks import DenseClassifier
+from experiments.options import Options
+from experiments.rates import with_rates
+from experiments.scenarios import dense_shapes, steady
+from experiments.settings import Settings
+from pointvar.train import Config, Data
+
+NETWORKS = tuple(name for name in ARCHITECTURES if name != "PointMLP")
+"""PointMLP divides by a deviation of each cloud itself, whatever its norms are."""
+CHOOSING = {"batch": (2,), "network": ("PointNet++", "PointNeXt")}
+"""The cells whose mean chooses the rate of a column."""
+RATES = (0.0001, 0.0003, 0.001, 0.003)
+OWN: Settings = ALL["as it comes"]
+COLUMNS: dict[str, Settings] = {
+    "BN": OWN,
+    "none": OWN,
+    "GN": OWN,
+    "DyT": OWN,
+    "variance_init": ALL["variance_init"],
+    "norm_free": {**OWN, "optimizer.agc": NORM_FREE["optimizer.agc"]},
+}
+BUILT = {**{name: name for name in NORMS}, "variance_init": "none", "norm_free": "BN"}
+"""The norms that a network is built with."""
+CLAIMS = {
+    "at batch 2 norm_free is ahead of batch norm": Claim("norm_free", "BN", {"batch": 2}),
+    **{
+        f"at batch {batch} norm_free is at least as good as {name}, less 2 points": Claim(
+            "norm_free", column, {"batch": batch}, margin=-0.02
+        )
+        for batch in (2, 1)
+        for column, name in {
+            "GN": "group norm",
+            "DyT": "dynamic tanh",
+            "none": "no norm",
+            "variance_init": "variance_init",
+        }.items()
+    },
+}
+
+
+def grids(options: Options) -> Grids:
+    scenario = steady(dense_shapes(options))
+    grid = Grid(
+        "table-any-network",
+        "Public networks with and without norms",
+        [scenario],
+        {"batch": (2, 1), "network": NETWORKS, "column": tuple(COLUMNS)},
+        repeat=lambda scenario, cell: cell["batch"] == 2,
+        keep=lambda cell: (cell["batch"], cell["column"]) != (1, "BN"),
+        more=lambda scenario, cell: {"optimizer.name": "adamw"},
+        model=network,
+        rows="network",
+        by_column=COLUMNS,
+        claims=CLAIMS,
+        notes=[
+            "Networks of published structure and small widths (experiments/architectures), half a minute "
+            "of one core per cell. The input is coordinates alone; there is no augmentation.",
+            "BN, GN and DyT (dynamic tanh): all norms of a network are of that kind. none: it has no norms. "
+            "variance_init: none, with the weights of all layers drawn. norm_free: BN after "
+            "pointvar.norm_free, with adaptive clipping.",
+            "Batch norm in a head cannot train on a single row, so that there is no BN at batch 1.",
+            "Weight decay is for point convolutions, of which there are none here.",
+            "Each column has its own rate, chosen by the mean of PointNet++ and PointNeXt at batch 2.",
+        ],
+    )
+    yield from with_rates(grid, options, CHOOSING, rates=RATES, by=("data", "column"))
+
+
+def network(config: Config, data: Data, cell: Cell, generator: torch.Generator) -> nn.Module:
+    """The network of a cell. ``norm_free`` is given one with batch norm, and changes it in place."""
+    column, make = cell["column"], ARCHITECTURES[cell["network"]]
+    # The layers draw from torch's global generator; ``fit`` puts it back.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator.initial_seed())
+        made = make(len(data.classes), NORMS[BUILT[column]])
+        if column == "norm_free":
+            pointvar.norm_free(made, calibration(config, data))
+    return DenseClassifier(made)
+
+
+def calibration(config: Config, data: Data) -> list[torch.Tensor]:
+    """Batches of training points, as many and as large as other initialisations get, ``[B, N, 3]``."""
+    count, size = config.init.batches, config.data.batch_size
+    chosen = [data.train[i].points for i in range(min(count * size, len(data.train)))]
+    return list(torch.stack(chosen).split(size))

@@ -1,0 +1,359 @@
+"""The trainings of the demonstration: two tasks, the same network in four ways, and one rule for the rates.
+
+Every way is trained at each of ``RATES`` with the first of ``SEEDS``; the rate that does best on validation
+data, which are neither trained nor tested on, is kept for the other seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pointvar.atomic import write_atomically
+from pointvar.cloud import PointCloud
+from pointvar.convolution import PointConvolution
+from pointvar.data import Rooms, Sample, Shapes, collate
+from pointvar.data.transforms import NormalizeBox, seeded
+from pointvar.diagnose import variance_report
+from pointvar.geometry import Hierarchy
+from pointvar.init import standard_init, variance_init
+from pointvar.models import PlainNet
+from pointvar.nn import global_mean, linear
+from pointvar.train import RECIPES, Config, Data, evaluate, fit, load_config, predict_scene
+
+STANDARD = {"method": "standard"}
+WAYS: dict[str, dict[str, Any] | str] = {
+    "batch norm": {"model": {"norm": "batch"}, "init": STANDARD},
+    "group norm": {"model": {"norm": "group"}, "init": STANDARD},
+    "as published": {},
+    "norm-free": "norm-free",
+}
+"""Settings over the recipe published and those of a task, or the recipe of that name."""
+RATES = (0.01, 0.03, 0.1)
+SEEDS = (0, 1, 2)
+SCHEDULE = {name: RECIPES["norm-free"]["optimizer"].get(name) for name in ("schedule", "warmup")}
+SHARED: dict[str, Any] = {
+    "optimizer": {name: value for name, value in SCHEDULE.items() if value is not None},
+    # Trainings this small gain nothing from a second thread: each has a process of its own.
+    "threads": 1,
+    "accelerator": "cpu",
+}
+METHOD = "KPConvN"
+
+
+@dataclass(frozen=True)
+class SegmentRooms:
+    """A class for each point of small rooms: a U-Net that sees one sphere per step."""
+
+    rooms: int = 64
+    tests: int = 6
+    points: int = 2048
+    crops: int = 96
+    epochs: int = 6
+
+    name: ClassVar[str] = "rooms"
+    score: ClassVar[str] = "mean_iou"
+    classes: ClassVar[tuple[str, ...]] = ("floor", "ceiling", "wall", "furniture")
+
+    def settings(self) -> dict[str, Any]:
+        sphere = {"radius": 1.5, "context": 2.0, "crops": self.crops, "batch_size": 1}
+        model = {"method": METHOD, "channels": [16, 32, 64], "radii": [0.2, 0.4, 0.8], "first_reach": 1.5}
+        return {
+            "data": {"name": "rooms", **sphere},
+            "model": {"network": "unet", "dropout": 0.0, **model},
+            "optimizer": {"class_weights": True},
+            "epochs": self.epochs,
+            "evaluate_every": self.epochs,
+        }
+
+    def data(self) -> tuple[Data, Data]:
+        """To train and test on, and to choose the rate on."""
+        sizes = {"train": self.rooms, "test": self.tests, "validation": self.tests}
+        parts = {split: self._rooms(split, size) for split, size in sizes.items()}
+        make = partial(Data, classes=list(self.classes), num_features=3, task="segmentation")
+        return make(parts["train"], parts["test"]), make(parts["train"], parts["validation"])
+
+    def _rooms(self, split: str, size: int) -> list[Sample]:
+        rooms = Rooms(size, split, self.points, floor=(3.0, 4.0))
+        kinds = {"door": "wall", "window": "wall"} | {name: name for name in self.classes}
+        table = [self.classes.index(kinds.get(name, "furniture")) for name in rooms.classes]
+        samples = (rooms[index] for index in range(size))
+        return [replace(room, label=torch.tensor(table)[room.label]) for room in samples]
+
+    def network(self, config: Config, generator: torch.Generator) -> nn.Module | None:
+        return None  # the one of the settings
+
+
+@dataclass(frozen=True)
+class ClassifyShapes:
+    """A class for each cloud of four easy ones: a plain network, without pooling or skips."""
+
+    depth: int = 25
+    channels: int = 16
+    shapes: int = 200
+    tests: int = 200
+    points: int = 128
+    epochs: int = 8
+
+    name: ClassVar[str] = "shapes"
+    score: ClassVar[str] = "accuracy"
+    classes: ClassVar[tuple[str, ...]] = ("ellipsoid", "torus", "table", "lamp")
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "data": {"name": "shapes", "normals": True, "batch_size": 4},
+            "model": {"method": METHOD, "radii": [0.2]},
+            "epochs": self.epochs,
+            "evaluate_every": self.epochs,
+        }
+
+    def data(self) -> tuple[Data, Data]:
+        """To train and test on, and to choose the rate on."""
+        sizes = {"train": self.shapes, "test": self.tests, "validation": self.tests}
+        parts = {split: self._shapes(split, size) for split, size in sizes.items()}
+        make = partial(Data, classes=list(self.classes), num_features=3)
+        return make(parts["train"], parts["test"]), make(parts["train"], parts["validation"])
+
+    def _shapes(self, split: str, size: int) -> list[Sample]:
+        """Classes take turns."""
+        own = len(self.classes)
+        every = Shapes(0).classes
+        shapes = Shapes(len(every) * size, split, self.points, partial=False, normals=True)
+        places = [(i // own * len(every) + every.index(self.classes[i % own]), i % own) for i in range(size)]
+        return [replace(shapes[place], label=label) for place, label in places]
+
+    def network(self, config: Config, generator: torch.Generator) -> nn.Module | None:
+        return DeepNet(self, config, generator)
+
+
+Task = SegmentRooms | ClassifyShapes
+TASKS: tuple[SegmentRooms, ClassifyShapes] = (SegmentRooms(), ClassifyShapes())
+
+
+class DeepNet(nn.Module):
+    """Convolutions one after the other on one level, the mean over each cloud, and a linear layer."""
+
+    def __init__(self, task: ClassifyShapes, config: Config, generator: torch.Generator) -> None:
+        super().__init__()
+        model = config.model
+        self.radius, self.max_neighbors = (model.radii or [])[0], model.max_neighbors
+        chosen = {name: getattr(model, name) for name in ("method", "norm", "unit_response", "precondition")}
+        self.features = PlainNet(
+            task.depth, task.channels, 3, radius=3 * self.radius, generator=generator, **chosen
+        )
+        self.head = linear(task.channels, len(task.classes), generator)
+
+    def hierarchy(self, cloud: PointCloud, generator: torch.Generator | None = None) -> Hierarchy:
+        levels = Hierarchy(cloud, [self.radius], 3.0, self.max_neighbors, generator)
+        levels.within(0)
+        return levels
+
+    def forward(self, features: Tensor, levels: Hierarchy) -> Tensor:
+        hood = levels.within(0)
+        features = self.features(features[levels.kept[0]], hood)
+        return self.head(global_mean(functional.leaky_relu(features, 0.2), hood.queries))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, kept in one file."""
+
+    task: Task
+    way: str
+    rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name} {self.way} {self.rate:g} {self.seed}".replace(" ", "-")
+
+    def config(self) -> Config:
+        own = {"optimizer": {"rate": self.rate}, "seed": self.seed}
+        return load_config("published", SHARED, self.task.settings(), WAYS[self.way], own)
+
+    def settings(self) -> str:
+        """All that the result depends on."""
+        return f"{self.task}\n{self.config().to_yaml()}"
+
+    def stored(self, folder: Path) -> dict[str, Any] | None:
+        """The result of an earlier run, unless it was made otherwise or is not whole."""
+        try:
+            result = json.loads((folder / f"{self.name}.json").read_text("utf-8"))
+            return result if result["settings"] == self.settings() else None
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+    def run(self, folder: Path) -> dict[str, Any]:
+        """Trains, tests, and writes what came out."""
+        config, (data, validation) = self.config(), data_of(self.task)
+        network = self.task.network(config, torch.Generator().manual_seed(self.seed))
+        result = fit(config, data, model=network, verbose=False)
+        told: dict[str, Any] = {"settings": self.settings(), "history": result.history}
+        told |= {"metrics": result.metrics, "diverged": None}
+        if result.diverged is not None:
+            told["diverged"] = result.diverged.splitlines()[0]
+        else:
+            assert result.model is not None
+            told["validation"] = getattr(evaluate(result.model, validation, config.data), self.task.score)
+            if data.task == "segmentation":
+                told["prediction"] = predict_scene(result.model, data.test[0], config.data)[0].tolist()
+        write_atomically(folder / f"{self.name}.json", json.dumps(told) + "\n")
+        return told
+
+
+@cache
+def data_of(task: Task) -> tuple[Data, Data]:
+    """The data of a task, made once in each process."""
+    return task.data()
+
+
+@dataclass
+class Row:
+    """A way at the rate that was chosen for it, with a result per seed."""
+
+    task: Task
+    way: str
+    rate: float
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def scores(self) -> list[float]:
+        """Of the seeds that did not diverge."""
+        return [r["metrics"][self.task.score] for r in self.results if r["diverged"] is None]
+
+    @property
+    def diverged(self) -> int:
+        return len(self.results) - len(self.scores)
+
+    @property
+    def middle(self) -> dict[str, Any]:
+        """The result of the seed with the median score; of all that diverged, the first."""
+        finished = [result for result in self.results if result["diverged"] is None]
+        ordered = sorted(finished, key=lambda result: result["metrics"][self.task.score])
+        return ordered[len(ordered) // 2] if ordered else self.results[0]
+
+
+def run_all(folder: Path, processes: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    """Trains whatever is not stored in a folder, so many at a time, and gives each trial and its result."""
+    waiting = deque(Trial(task, way, rate, SEEDS[0]) for task in TASKS for way in WAYS for rate in RATES)
+    running: dict[Future[dict[str, Any]], Trial] = {}
+    results: dict[Trial, dict[str, Any]] = {}
+    with _Here() if processes == 1 else _Workers(processes) as workers:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                trial = waiting.popleft()
+                ready = trial.stored(folder)
+                running[_finished(ready) if ready else workers.submit(trial.run, folder)] = trial
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                trial = running.pop(future)
+                results[trial] = future.result()
+                yield trial, results[trial]
+                tried = {rate: replace(trial, rate=rate) for rate in RATES}
+                if trial.seed == SEEDS[0] and all(each in results for each in tried.values()):
+                    rate = chosen_rate({rate: results[each] for rate, each in tried.items()})
+                    waiting.extend(Trial(trial.task, trial.way, rate, seed) for seed in SEEDS[1:])
+
+
+def chosen_rate(results: dict[float, dict[str, Any]]) -> float:
+    """The best on validation data; if all have diverged, the smallest."""
+    return max(sorted(results), key=lambda rate: results[rate].get("validation", -1.0))
+
+
+def rows(results: dict[Trial, dict[str, Any]]) -> list[Row]:
+    """What came out: a row for each task and way."""
+    found = []
+    for task in TASKS:
+        for way in WAYS:
+            rate = chosen_rate({rate: results[Trial(task, way, rate, SEEDS[0])] for rate in RATES})
+            found.append(Row(task, way, rate, [results[Trial(task, way, rate, seed)] for seed in SEEDS]))
+    return found
+
+
+def variance_by_depth(task: ClassifyShapes, clouds: int = 32) -> dict[str, dict[str, list[float]]]:
+    """Before any training and without norms, behind each layer: the second moment of the features, and its
+    part that differs between points."""
+    batch = collate(
+        [NormalizeBox()(data_of(task)[0].train[i], seeded(0)) for i in range(min(clouds, task.shapes))]
+    )
+    panels: dict[str, dict[str, list[float]]] = {"all of it": {}, "what differs between points": {}}
+    plain = {way: settings for way, settings in WAYS.items() if load_config(settings).model.norm == "none"}
+    ways = {"weights as for images": {"init": STANDARD}, **plain}
+    for name, way in ways.items():
+        config = load_config("published", SHARED, task.settings(), way)
+        network = DeepNet(task, config, seeded(0))
+        levels = network.hierarchy(batch.cloud, seeded(0))
+        inputs = batch.features, levels
+        if config.init.method == "standard":
+            standard_init(network, generator=seeded(0))
+        else:
+            center, layers = config.init.center, PointConvolution
+            variance_init(network, inputs, layers=layers, center=center, generator=seeded(0))
+        report = variance_report(network, inputs, backward=False, layers=PointConvolution)
+        panels["all of it"][name] = [layer.variance for layer in report.layers]
+        panels["what differs between points"][name] = [layer.spatial for layer in report.layers]
+    return panels
+
+
+def count() -> int:
+    """Number of all trainings."""
+    return len(TASKS) * len(WAYS) * (len(RATES) + len(SEEDS) - 1)
+
+
+def names() -> list[str]:
+    """Of all trainings that there may be, whichever rates are chosen."""
+    return [Trial(*each).name for each in product(TASKS, WAYS, RATES, SEEDS)]
+
+
+def _finished(result: dict[str, Any]) -> Future[dict[str, Any]]:
+    future: Future[dict[str, Any]] = Future()
+    future.set_result(result)
+    return future
+
+
+class _Here(Executor):
+    """Runs whatever it is given at once, in this process."""
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        return _finished(function(*arguments, **options))
+
+
+class _Workers(ProcessPoolExecutor):
+    """Processes that end as soon as this one is interrupted or gone."""
+
+    def __init__(self, processes: int) -> None:
+        # A forked process could not use the threads of this one.
+        super().__init__(processes, multiprocessing.get_context("spawn"), _follow_parent)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            for child in multiprocessing.active_children():
+                child.kill()  # Lightning would let a training go on after SIGTERM
+        self.shutdown(cancel_futures=True)
+
+
+def _follow_parent() -> None:
+    """In a worker: Ctrl-C is the parent's to handle, and nobody waits for what is left without one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

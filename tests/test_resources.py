@@ -1,0 +1,51 @@
+"""The kernels for GPUs, compiled ahead of time: they fit, and the documentation says how well."""
+
+import json
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+import resources
+
+pytestmark = pytest.mark.skipif(
+    resources.triton.knobs.runtime.interpret, reason="kernels are interpreted here"
+)
+
+STACK, REGISTERS, SHARED, WARPS = 32, 128, 32 << 10, 16
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("target", resources.TARGETS)
+def test_every_kernel_fits(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few registers and little memory for each program: enough of them run at a time to hide memory."""
+    monkeypatch.setattr(resources, "TARGETS", {target: resources.TARGETS[target]})
+    rows = resources.measure()
+    for row in rows:
+        assert row["stack"] <= STACK, row
+        assert row["registers"] <= REGISTERS, row
+        assert row["shared"] <= SHARED, row
+        assert row["warps"] >= WARPS, row
+    stored = json.loads(resources.RESULTS.read_text())
+    if stored["triton"] == metadata.version("triton"):
+        told = [row for row in stored["rows"] if row["target"] == target]
+        assert told == rows, "run benchmarks/resources.py, then again with --markdown docs/performance.md"
+
+
+def test_squared_distances_are_rounded_at_each_step() -> None:
+    """A fused multiply-add would put points exactly at the radius on the other side."""
+    launches = [launch for launches in resources.geometry().values() for launch in launches]
+    choosing = [launch for launch in launches if launch.kernel.__name__ != "density"]
+    assert {launch.kernel.__name__ for launch in choosing} == {"neighbours", "nearest", "disks", "farthest"}
+    for launch in choosing:
+        assert not re.search(r"\bfma\.rn\.f32", resources.built(launch, "sm_80").asm["ptx"])
+        assert not re.search(r"v_(pk_)?fmac?_f32", resources.built(launch, "gfx942").asm["amdgcn"])
