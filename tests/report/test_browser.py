@@ -58,7 +58,7 @@ def test_it_loads_and_fits(open_page, page, width, height, scheme):
     assert (int(window.evaluate(color)) < 60) == dark
     window.click("#theme")
     assert (int(window.evaluate(color)) < 60) != dark
-    # It is remembered. The browser stores it beside the page: one that loads at once, on a busy machine, can miss it.
+    # It is remembered. The browser stores it beside the page: one that loads at once can miss it.
     for _ in range(5):
         window.wait_for_timeout(100)
         window.reload()
