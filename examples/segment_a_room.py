@@ -28,7 +28,7 @@ def main(steps: int, folder: Path) -> None:
 
     options = {"center": "auto", "num_batches": 2, "generator": generator}
     print(pv.variance_init(model, batches, forward=forward, **options))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     for step, batch in enumerate(batches, 1):
         loss = nn.functional.cross_entropy(forward(model, batch), batch.labels, ignore_index=-1)
         optimizer.zero_grad()

@@ -33,7 +33,7 @@ def main(steps: int) -> None:
 
     options = {"center": "auto", "num_batches": 2, "generator": generator}
     print(pv.variance_init(model, loader, forward=forward, **options))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     clip = AdaptiveClipping(model, 0.05)
 
     losses: list[float] = []

@@ -13,6 +13,8 @@ DIRECT: Settings = {"init.method": "direct"}
 BATCH_NORM: Settings = {"model.norm": "batch"}
 NO_NORM_IN_HEAD: Settings = {"model.norm": "batch", "model.head_norm": "none"}
 GROUP_NORM: Settings = {"model.norm": "group"}
+SGD: Settings = {"optimizer.name": "sgd"}
+ADAMW: Settings = {"optimizer.name": "adamw"}
 
 # In a table all columns have one schedule, and rates chosen in one way. No norm is what all begin with.
 _RECIPE = flat(RECIPES["norm-free"])
@@ -41,7 +43,9 @@ COLUMNS: dict[str, Settings] = {
     "direct + BN, not in the head": {**DIRECT, **NO_NORM_IN_HEAD},
     "norm-free": NORM_FREE,
     **{f"norm-free without {part}": {**NORM_FREE, **without} for part, without in PARTS.items()},
-    "norm-free, AdamW": {**NORM_FREE, "optimizer.name": "adamw"},
+    "norm-free, SGD": {**NORM_FREE, **SGD},
+    "BN, AdamW": {**STANDARD, **BATCH_NORM, **ADAMW},
+    "GN, AdamW": {**STANDARD, **GROUP_NORM, **ADAMW},
     "as it comes": {"init.method": "none"},
     "variance_init": {"init.method": "direct", "init.layers": "all"},
 }

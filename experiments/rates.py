@@ -1,7 +1,8 @@
 """Tables whose columns each have a learning rate of their own, chosen in the same way for all.
 
 For each data set, batch size and column (or ``by`` other axes) the best of a few rates is taken, by the mean
-of some methods on a part of the training data that is kept apart. Test data choose nothing.
+of some methods on a part of the training data that is kept apart. The recipe norm-free has one rate instead,
+the best by its mean over all places. Test data choose nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ RATES = (0.003, 0.01, 0.03, 0.1)
 BY = ("data", "batch", "column")
 Rates = dict[tuple[Any, ...], float]
 """By the values of axes, the column last."""
+EVERYWHERE = ("norm-free",)
+"""Columns with one rate for all data and batch sizes."""
 
 
 def with_rates(
@@ -69,7 +72,7 @@ def choosing_rates(
         scenarios=[shorter(scenario) for scenario in grid.scenarios],
         axes={**grid.axes, **choosing, "column": columns, "rate": rates},
         seeds=1,
-        more=_rated(grid.more, lambda cell: cell["rate"]),
+        more=_rated(grid.more, lambda cell: _of(grid, cell["column"], cell["rate"])),
         rows="column",
         columns="rate",
         claims={},
@@ -89,14 +92,23 @@ def best_rates(choice: Grid, options: Options, by: Sequence[str] = BY) -> Rates:
     places = dict.fromkeys(tuple(cell[axis] for axis in by) for cell in choice.cells())
     among = choice.axes["rate"]
     tried = [place for place in places if all((*place, rate) in means for rate in among)]
-    return {place: max(among, key=lambda rate: means[(*place, rate)]) for place in tried}
+
+    def score(place: tuple[Any, ...], rate: float) -> float:
+        alike = [other for other in tried if other[-1] == place[-1]] if place[-1] in EVERYWHERE else [place]
+        return sum(means[(*other, rate)] for other in alike)
+
+    return {place: _of(choice, place[-1], max(among, key=lambda rate: score(place, rate))) for place in tried}
 
 
 def _rated(
     more: Callable[[Scenario, Cell], Settings], rate: Callable[[Cell], float]
 ) -> Callable[[Scenario, Cell], Settings]:
     def settings(scenario: Scenario, cell: Cell) -> Settings:
-        tenth = 0.1 if "AdamW" in cell["column"] else 1.0
-        return {**more(scenario, cell), "optimizer.rate": rate(cell) * tenth}
+        return {**more(scenario, cell), "optimizer.rate": rate(cell)}
 
     return settings
+
+
+def _of(grid: Grid, column: str, rate: float) -> float:
+    """The rate of a column: of AdamW, a tenth of that of SGD."""
+    return rate * 0.1 if grid.by_column[column].get("optimizer.name") == "adamw" else rate

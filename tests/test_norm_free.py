@@ -185,7 +185,7 @@ def test_one_call(make, batches):
     assert report.init.passes == batches
     net.train()
     assert len(net(x[:1])) == 1  # a single cloud, or point, can be trained on
-    optimizer = torch.optim.SGD(net.parameters(), report.settings["rate"], report.settings["momentum"])
+    optimizer = torch.optim.AdamW(net.parameters(), report.settings["rate"])
     clip = report.clipping(net)
     head = net.get_submodule(report.head)
     assert all(p is not head.weight for p in clip.parameters)
@@ -399,7 +399,7 @@ def test_the_report_as_text_and_numbers():
     lines = str(report).splitlines()
     assert lines[0].startswith("norm-free: 1 norms replaced, 1 layers set, ")
     assert any("3.weight_ih_l0" in line and "not linear" in line for line in lines)
-    assert lines[-1].startswith("train with SGD, rate 0.01, momentum 0.9, agc 0.05")
+    assert lines[-1].startswith("train with AdamW, rate 0.001, agc 0.05")
     assert json.loads(json.dumps(report.to_dict()))["share"] == report.share
 
 

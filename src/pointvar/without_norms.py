@@ -29,7 +29,7 @@ ENOUGH = 0.9
 """Share of the parameters below which a warning says that the network is not set."""
 
 
-SETTINGS: dict[str, float] = {"rate": 0.01, "momentum": 0.9, "agc": 0.05}
+SETTINGS: dict[str, float] = {"rate": 0.001, "agc": 0.05}
 
 
 @dataclass
@@ -57,7 +57,7 @@ class NormFreeReport:
     """By layer: second moment, variance around the mean, share between clouds, calls; on the first batch, in
     evaluation mode."""
     settings: dict[str, float] = field(default_factory=lambda: dict(SETTINGS))
-    """What to train with: SGD with this learning rate and momentum, and adaptive clipping with this limit."""
+    """What to train with: AdamW with this learning rate, and adaptive clipping with this limit."""
     applied: bool = True
     """Whether the model was changed, or a copy of it."""
 
@@ -90,7 +90,7 @@ class NormFreeReport:
         ):
             lines += [title, *table(rows)] if rows else []
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
-        lines.append(f"train with SGD, {settings} (report.clipping(model); the head is {self.head})")
+        lines.append(f"train with AdamW, {settings} (report.clipping(model); the head is {self.head})")
         return "\n".join(lines)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -152,7 +152,7 @@ def norm_free(
 
         report = pv.norm_free(model, points)  # or a loader; forward=lambda model, batch: model(batch.pos)
         print(report)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        optimizer = torch.optim.AdamW(model.parameters(), report.settings["rate"])
         clip = report.clipping(model)  # between loss.backward() and optimizer.step()
     """
     if residual not in ("scale", "zero", "keep"):

@@ -15,10 +15,11 @@ from conftest import ROOT
 from experiments import TABLES, load, markdown, scenarios, table_transfer
 from experiments.__main__ import main
 from experiments.claims import published
-from experiments.columns import COLUMNS, NORM_FREE, PARTS, SCHEDULE
+from experiments.columns import COLUMNS, NORM_FREE, PARTS, SCHEDULE, SGD
 from experiments.grid import Grid, run, weights_generator
 from experiments.long import shapes_long, shapes_short
 from experiments.options import Options
+from experiments.rates import best_rates
 from experiments.settings import configuration, fingerprint, flat
 from experiments.store import Store
 
@@ -94,8 +95,9 @@ def test_norm_free_is_the_recipe_at_the_rate_of_all():
 
 
 def test_a_part_of_the_recipe_is_taken_out_by_its_default():
-    """Without all of its parts the recipe is direct, and no part is left out."""
-    without = {**NORM_FREE, **{name: value for part in PARTS.values() for name, value in part.items()}}
+    """Without all of its parts, and with SGD, the recipe is direct, and no part is left out."""
+    parts = {name: value for part in PARTS.values() for name, value in part.items()}
+    without = {**NORM_FREE, **parts, **SGD}
     assert configuration(without) == configuration(COLUMNS["direct"])
     assert all(configuration({**NORM_FREE, **part}) != configuration(NORM_FREE) for part in PARTS.values())
 
@@ -369,6 +371,15 @@ def test_committed_results_are_of_the_recipes_as_they_are(name, folder):
         assert markdown.markdown(grid, same) == (RESULTS / f"{grid.name}.md").read_text("utf8")
 
 
+def test_the_rate_of_the_recipe_is_the_one_that_validation_data_chose(folder):
+    """By the stored results, not by hand."""
+    choice, _ = grids_of("table-norm-free", Options(RESULTS, folder))
+    chosen = best_rates(choice, Options(RESULTS, folder))
+    assert {r for (*_, column), r in chosen.items() if column == "norm-free"} == {
+        RECIPES["norm-free"]["optimizer"]["rate"]
+    }
+
+
 def test_rates_are_the_best_on_validation_data(tmp_path):
     """Each column its own, by the mean of two networks at batch 2, and by the numbers of no other table."""
     options = Options(tmp_path)
@@ -388,3 +399,21 @@ def test_rates_are_the_best_on_validation_data(tmp_path):
     for cell in table.cells():
         assert table.settings(cell)["optimizer.rate"] == best[cell["column"]], cell
     assert f"Shapes BN {best['BN']:g}, " in table.notes[-1]
+
+
+def test_norm_free_has_one_rate_and_others_one_per_place(tmp_path):
+    """norm-free is best at 0.1 in one place, but at 0.03 by the mean; AdamW has a tenth. BN has one each."""
+    options = Options(tmp_path)
+    choice, _ = grids_of("table-norm-free", options)
+    store = Store(tmp_path / f"{choice.name}.jsonl")
+    large = {("norm-free", 16), ("BN", 16)}
+    for cell in choice.cells():
+        best = 0.1 if (cell["column"], cell["batch"]) in large else 0.03
+        value = {best: 0.8, 0.03: 0.7}.get(cell["rate"], 0.1)
+        metric = choice.scenario(cell).metric
+        record = {"result": {metric: value}, "recipe": fingerprint(choice.settings(cell))}
+        store.append({"cell": cell, **record})
+    _, table = grids_of("table-norm-free", options)
+    rates = {(c["column"], c["batch"]): table.settings(c)["optimizer.rate"] for c in table.cells()}
+    assert {batch: rates["norm-free", batch] for batch in (1, 2, 16)} == dict.fromkeys((1, 2, 16), 0.003)
+    assert {batch: rates["BN", batch] for batch in (1, 2, 16)} == {1: 0.03, 2: 0.03, 16: 0.1}

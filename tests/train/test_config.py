@@ -31,7 +31,8 @@ def test_recipes_of_data_are_norm_free_unless_published_goes_over_them(name: str
     alone, again, published = (load_config(name, *way) for way in ((), ("norm-free",), ("published",)))
     assert alone == again
     assert (alone.model.unit_response, alone.model.precondition, alone.init.center) == (True, True, "auto")
-    assert (alone.optimizer.agc, alone.optimizer.rate, alone.optimizer.schedule) == (0.05, 0.03, "cosine")
+    chosen = alone.optimizer
+    assert (chosen.name, chosen.rate, chosen.schedule, chosen.agc) == ("adamw", 0.003, "cosine", 0.05)
     off = published.model
     assert (off.unit_response, off.precondition, published.init.center) == (False, False, 0)
     found = published.optimizer

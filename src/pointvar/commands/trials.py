@@ -40,15 +40,15 @@ STANDARD = {"method": "standard"}
 WAYS: dict[str, dict[str, Any] | str] = {
     "batch norm": {"model": {"norm": "batch"}, "init": STANDARD},
     "group norm": {"model": {"norm": "group"}, "init": STANDARD},
-    "as published": {},
+    "as published": {"optimizer": {"name": RECIPES["published"]["optimizer"]["name"]}},
     "norm-free": "norm-free",
 }
 """Settings over the recipe published and those of a task, or the recipe of that name."""
 RATES = (0.01, 0.03, 0.1)
+"""Of SGD; AdamW has a tenth of each."""
 SEEDS = (0, 1, 2)
-SCHEDULE = {name: RECIPES["norm-free"]["optimizer"].get(name) for name in ("schedule", "warmup")}
 SHARED: dict[str, Any] = {
-    "optimizer": {name: value for name, value in SCHEDULE.items() if value is not None},
+    "optimizer": {name: RECIPES["norm-free"]["optimizer"][name] for name in ("name", "schedule", "warmup")},
     # Trainings this small gain nothing from a second thread: each has a process of its own.
     "threads": 1,
     "accelerator": "cpu",
@@ -183,8 +183,9 @@ class Trial:
         return f"{self.task.name} {self.way} {self.rate:g} {self.seed}".replace(" ", "-")
 
     def config(self) -> Config:
-        own = {"optimizer": {"rate": self.rate}, "seed": self.seed}
-        return load_config("published", SHARED, self.task.settings(), WAYS[self.way], own)
+        config = load_config("published", SHARED, self.task.settings(), WAYS[self.way], {"seed": self.seed})
+        config.optimizer.rate = self.rate * (0.1 if config.optimizer.name == "adamw" else 1.0)
+        return config
 
     def settings(self) -> str:
         """All that the result depends on."""
