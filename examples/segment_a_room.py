@@ -26,7 +26,7 @@ def main(steps: int, folder: Path) -> None:
     def forward(model: nn.Module, batch: data.Batch) -> torch.Tensor:
         return model(batch.features, model.hierarchy(batch.cloud, generator=generator))
 
-    options = {"center": "auto", "num_batches": 2, "generator": generator}
+    options = {"num_batches": 2, "generator": generator}
     print(pv.variance_init(model, batches, forward=forward, **options))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     for step, batch in enumerate(batches, 1):

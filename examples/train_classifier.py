@@ -31,7 +31,7 @@ def main(steps: int) -> None:
     def forward(model: nn.Module, batch: data.Batch) -> torch.Tensor:
         return model(batch.features, model.hierarchy(batch.cloud, generator))
 
-    options = {"center": "auto", "num_batches": 2, "generator": generator}
+    options = {"num_batches": 2, "generator": generator}
     print(pv.variance_init(model, loader, forward=forward, **options))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     clip = AdaptiveClipping(model, 0.05)

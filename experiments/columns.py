@@ -25,11 +25,11 @@ NORM_FREE: Settings = {
 }
 PARTS: dict[str, Settings] = {
     "unit response": {"model.unit_response": False},
-    "centring": {"init.center": 0.0},
     "preconditioning": {"model.precondition": False},
     "clipping": {"optimizer.agc": None},
 }
 """The parts of the recipe -> what takes one out."""
+CENTRED: Settings = {**NORM_FREE, "init.center": "auto"}
 
 COLUMNS: dict[str, Settings] = {
     "direct": DIRECT,
@@ -43,6 +43,8 @@ COLUMNS: dict[str, Settings] = {
     "direct + BN, not in the head": {**DIRECT, **NO_NORM_IN_HEAD},
     "norm-free": NORM_FREE,
     **{f"norm-free without {part}": {**NORM_FREE, **without} for part, without in PARTS.items()},
+    "norm-free, centred": CENTRED,
+    "norm-free, centred, without unit response": {**CENTRED, **PARTS["unit response"]},
     "norm-free, SGD": {**NORM_FREE, **SGD},
     "BN, AdamW": {**STANDARD, **BATCH_NORM, **ADAMW},
     "GN, AdamW": {**STANDARD, **GROUP_NORM, **ADAMW},

@@ -11,7 +11,7 @@ from experiments.scenarios import classification, one_level, steady
 
 DEPTHS = (10, 25, 50, 100)
 METHODS = ("MCConv", "KPConvN")
-COLUMNS = ("GN", "direct", "norm-free", "norm-free without centring", "norm-free without unit response")
+COLUMNS = ("GN", "direct", "norm-free", "norm-free, centred", "norm-free, centred, without unit response")
 CHANNELS, RADIUS, EPOCHS = 32, 0.2, 6
 CLAIMS = {
     "100 layers of norm-free learn as well as 10, less 5 points": Claim(

@@ -1,4 +1,4 @@
-"""The recipe norm-free without each of its parts: which of them pay; SGD and AdamW, with norms and not."""
+"""The recipe norm-free without each of its parts and with centred draws: what pays; SGD and AdamW."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from experiments.rates import Rates, with_rates
 from experiments.table_norm_free import BATCHES, CHOOSING, REPEATED, planned, shapes_and_scans
 from pointvar.train import RECIPES
 
-WITHOUT = tuple(f"norm-free without {part}" for part in PARTS)
+CHANGED = (*(f"norm-free without {part}" for part in PARTS), "norm-free, centred")
 OPTIMISERS = ("norm-free, SGD", "BN, AdamW", "GN, AdamW")
 CLAIMS = {
     f"norm-free is at least as good as {column}, for most methods": Claim("norm-free", column, most=True)
-    for column in (*WITHOUT, *OPTIMISERS)
+    for column in (*CHANGED, *OPTIMISERS)
 }
 
 
@@ -22,15 +22,15 @@ def grids(options: Options) -> Grids:
     scenarios = shapes_and_scans(options)
     rate = RECIPES["norm-free"]["optimizer"]["rate"]
     places = [(scenario.name, batch) for scenario in scenarios for batch in BATCHES[scenario.metric]]
-    known: Rates = {(*place, column): rate for place in places for column in ("norm-free", *WITHOUT)}
+    known: Rates = {(*place, column): rate for place in places for column in ("norm-free", *CHANGED)}
     grid = Grid(
         "table-parts",
-        "The recipe without each of its parts",
+        "The recipe without each of its parts, and with one more",
         scenarios,
-        {"batch": (1, 2, 16), "method": REPEATED, "column": ("norm-free", *WITHOUT, *OPTIMISERS)},
+        {"batch": (1, 2, 16), "method": REPEATED, "column": ("norm-free", *CHANGED, *OPTIMISERS)},
         seeds=1,
         keep=lambda cell: planned(scenarios, cell),
         claims=CLAIMS,
-        notes=["What is left of the recipe keeps its rate; the other columns have rates of their own."],
+        notes=["The recipe without a part or with one more keeps its rate; other columns have their own."],
     )
     yield from with_rates(grid, options, CHOOSING, known)

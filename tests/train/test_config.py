@@ -30,7 +30,7 @@ def test_recipes_of_data_are_norm_free_unless_published_goes_over_them(name: str
     """A recipe of data says nothing that belongs to the way of training; both ways say the same settings."""
     alone, again, published = (load_config(name, *way) for way in ((), ("norm-free",), ("published",)))
     assert alone == again
-    assert (alone.model.unit_response, alone.model.precondition, alone.init.center) == (True, True, "auto")
+    assert (alone.model.unit_response, alone.model.precondition, alone.init.center) == (True, True, 0)
     chosen = alone.optimizer
     assert (chosen.name, chosen.rate, chosen.schedule, chosen.agc) == ("adamw", 0.003, "cosine", 0.05)
     off = published.model

@@ -302,8 +302,7 @@ def variance_by_depth(task: ClassifyShapes, clouds: int = 32) -> dict[str, dict[
         if config.init.method == "standard":
             standard_init(network, generator=seeded(0))
         else:
-            center, layers = config.init.center, PointConvolution
-            variance_init(network, inputs, layers=layers, center=center, generator=seeded(0))
+            variance_init(network, inputs, layers=PointConvolution, generator=seeded(0))
         report = variance_report(network, inputs, backward=False, layers=PointConvolution)
         panels["all of it"][name] = [layer.variance for layer in report.layers]
         panels["what differs between points"][name] = [layer.spatial for layer in report.layers]

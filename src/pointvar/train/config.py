@@ -184,7 +184,7 @@ class InitConfig:
     """Table for the initialisation transfer: the name of a built-in table, or a file."""
     target: float = 1.0
     """Second moment of the output of each layer after the initialisation."""
-    center: float | Literal["auto"] = NORM_FREE["init"]["center"]
+    center: float | Literal["auto"] = 0.0
     """Strength, from 0 to 1, with which direct and lsuv remove from the weights what all points have in
     common. Auto: as much as the depth of the network allows. 0: nothing, as in the paper."""
 
