@@ -87,5 +87,5 @@ def _picture(curves: dict[str, Any]) -> Any:
     axes[2, 0].set(yscale="log")
     axes[1, 0].plot([], [], "-", color="0.4", label="calibrated on")
     axes[1, 0].plot([], [], "--", color="0.4", label="other clouds")
-    axes[1, 0].legend(fontsize=7)
+    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8)
     return figure

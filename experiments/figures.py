@@ -29,6 +29,7 @@ PALETTE = {
     "closed form": "tab:purple",
     "unit response": "tab:green",
     "centred": "tab:cyan",
+    "centred, unit response": "tab:olive",
     "images": "tab:pink",
     "Monte Carlo": "tab:blue",
     "Average": "tab:orange",
@@ -44,7 +45,8 @@ DRAWN = {
     "standard": PALETTE["standard"],
     "direct": PALETTE["direct"],
     "centred": PALETTE["centred"],
-    "centred, unit response": PALETTE["unit response"],
+    "centred, unit response": PALETTE["centred, unit response"],
+    "unit response": PALETTE["unit response"],
 }
 """Weights that ``drawn`` knows, and their colours."""
 METHODS = tuple(methods.METHODS)

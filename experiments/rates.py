@@ -1,8 +1,8 @@
 """Tables whose columns each have a learning rate of their own, chosen in the same way for all.
 
 For each data set, batch size and column (or ``by`` other axes) the best of a few rates is taken, by the mean
-of some methods on a part of the training data that is kept apart. The recipe norm-free has one rate instead,
-the best by its mean over all places. Test data choose nothing.
+of some methods on a part of the training data that is kept apart. The recipe norm-free has one rate for all
+data sets and batch sizes instead, the best by its mean over them. Test data choose nothing.
 """
 
 from __future__ import annotations
@@ -93,8 +93,12 @@ def best_rates(choice: Grid, options: Options, by: Sequence[str] = BY) -> Rates:
     among = choice.axes["rate"]
     tried = [place for place in places if all((*place, rate) in means for rate in among)]
 
+    def shared(place: tuple[Any, ...]) -> list[Any]:
+        return [v for axis, v in zip(by, place, strict=True) if axis not in ("data", "batch")]
+
     def score(place: tuple[Any, ...], rate: float) -> float:
-        alike = [other for other in tried if other[-1] == place[-1]] if place[-1] in EVERYWHERE else [place]
+        everywhere = [other for other in tried if shared(other) == shared(place)]
+        alike = everywhere if place[-1] in EVERYWHERE else [place]
         return sum(means[(*other, rate)] for other in alike)
 
     return {place: _of(choice, place[-1], max(among, key=lambda rate: score(place, rate))) for place in tried}

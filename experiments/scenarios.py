@@ -68,7 +68,7 @@ EPOCHS = {1: 6, 2: 10, 4: 15, 8: 20, 16: 20}
 EPOCHS_THOUSAND = {1: 4, 2: 6, 16: 12}
 """Of twice as many shapes."""
 EPOCHS_DENSE = {1: 3, 2: 6}
-"""Of networks whose neighbourhoods are part of every step: 1,500 steps of either."""
+"""Of networks whose neighbourhoods are part of every step: 3,000 steps of either."""
 EPOCHS_40 = {2: 12, 4: 15, 8: 20, 16: 25}
 LAPTOP_UNET: Settings = flat(
     {
@@ -113,9 +113,9 @@ def modelnet40(options: Options) -> Scenario | None:
 
 
 def dense_shapes(options: Options) -> Scenario:
-    """500 shapes of 128 points in the unit sphere for networks of any kind; all test shapes of ModelNet10."""
-    scenario = _modelnet(options, 10, EPOCHS_DENSE, 500, 499, 128, normals=False)
-    scenario = scenario or shapes(options, 500, 499, EPOCHS_DENSE, 128)
+    """1,000 shapes of 256 points in the unit sphere for networks of any kind; all tests of ModelNet10."""
+    scenario = _modelnet(options, 10, EPOCHS_DENSE, 1000, 499, 256, normals=False)
+    scenario = scenario or shapes(options, 1000, 499, EPOCHS_DENSE, 256)
     settings = {"data.box": False, "model.channels": None, "model.radii": None}
     return replace(scenario, settings={**scenario.settings, **settings})
 

@@ -66,7 +66,7 @@ def grids(options: Options) -> Grids:
         by_column=COLUMNS,
         claims=CLAIMS,
         notes=[
-            "Networks of published structure and small widths (experiments/architectures), half a minute "
+            "Networks of published structure and small widths (experiments/architectures), about a minute "
             "of one core per cell. The input is coordinates alone; there is no augmentation.",
             "No dropout: where a head drops half of its features, twice, no column learns much at batch 2 in "
             "so few steps.",

@@ -38,7 +38,7 @@ def grids(options: Options) -> Grids:
         notes=[
             f"The network is {CHANNELS} features at every layer, one level of Poisson radius {RADIUS}, the "
             "mean over each cloud and a linear layer; no dropout.",
-            "Rates are chosen at 25 layers.",
+            "Each depth has rates of its own.",
         ],
     )
-    yield from with_rates(grid, options, {"depth": (25,)})
+    yield from with_rates(grid, options, {}, by=("data", "depth", "batch", "column"))

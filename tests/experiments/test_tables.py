@@ -417,3 +417,17 @@ def test_norm_free_has_one_rate_and_others_one_per_place(tmp_path):
     rates = {(c["column"], c["batch"]): table.settings(c)["optimizer.rate"] for c in table.cells()}
     assert {batch: rates["norm-free", batch] for batch in (1, 2, 16)} == dict.fromkeys((1, 2, 16), 0.003)
     assert {batch: rates["BN", batch] for batch in (1, 2, 16)} == {1: 0.03, 2: 0.03, 16: 0.1}
+
+
+def test_every_depth_has_rates_of_its_own_norm_free_too(tmp_path):
+    """One rate of norm-free is for all data and batches, not for all depths."""
+    options = Options(tmp_path)
+    choice, _ = grids_of("table-depth", options)
+    store, best = Store(tmp_path / f"{choice.name}.jsonl"), {10: 0.1, 25: 0.03, 50: 0.01, 100: 0.003}
+    for cell in choice.cells():
+        result = {"accuracy": float(cell["rate"] == best[cell["depth"]])}
+        store.append({"cell": cell, "result": result, "recipe": fingerprint(choice.settings(cell))})
+    _, table = grids_of("table-depth", options)
+    for cell in table.cells():
+        tenth = 0.1 if cell["column"].startswith("norm-free") else 1
+        assert table.settings(cell)["optimizer.rate"] == pytest.approx(tenth * best[cell["depth"]]), cell
