@@ -18,6 +18,7 @@ from experiments import TABLES
 from experiments.claims import summarise, where
 from experiments.grid import key
 from experiments.store import Store
+from experiments.table_parts import CLAIM
 from pointvar.methods import METHODS
 from pointvar.models import read_notes, trained
 
@@ -60,7 +61,8 @@ def main() -> None:
 
 def parts(results: Path, benchmarks: Path) -> Iterator[tuple[str, str, str]]:
     """Page, name and text of everything that is filled in."""
-    yield "README.md", "results", accuracies(Store(results / "table-norm-free.jsonl"))
+    table, text = accuracies(Store(results / "table-norm-free.jsonl")), conditions(results)
+    yield "README.md", "results", f"{table}\n\n{text}"
     yield "README.md", "speed", "\n".join(speed(benchmarks))
     yield "docs/any-network.md", "any-network", sections(results / "table-any-network.md")
     tables = {name: list(table_verdicts(results, name)) for name in TABLES}
@@ -122,6 +124,20 @@ def accuracies(store: Store) -> str:
         best = max((mean for mean in means if not isnan(mean)), default=nan)
         lines.append([name, *(_percent(mean, mean == best) for mean in means)])
     return _table(["mean over ten methods, %", *COLUMNS], lines, numeric=True)
+
+
+def conditions(results: Path) -> str:
+    """What the table of the front page was made under, and what is left of it when all have one optimiser."""
+    verdicts = {verdict.claim: verdict.here for verdict in table_verdicts(results, "table-parts")}
+    batch, group = (
+        re.findall(r"\d+ of \d+", verdicts[CLAIM.format(column=f"{norm}, AdamW")]) for norm in ("BN", "GN")
+    )
+    return (
+        "These are short trainings on two CPU cores, each column at its own rate. All but norm-free use SGD, "
+        "as published. With AdamW for all, norm-free is at least as good as batch norm in "
+        f"{batch[0]} comparisons, and as group norm in {group[0]}. [All results](docs/results.md) say which "
+        "claims of the paper hold here."
+    )
 
 
 def _percent(value: float, best: bool) -> str:

@@ -12,9 +12,9 @@ from pointvar.train import RECIPES
 
 CHANGED = (*(f"norm-free without {part}" for part in PARTS), "norm-free, centred")
 OPTIMISERS = ("norm-free, SGD", "BN, AdamW", "GN, AdamW")
+CLAIM = "norm-free is at least as good as {column}, for most methods"
 CLAIMS = {
-    f"norm-free is at least as good as {column}, for most methods": Claim("norm-free", column, most=True)
-    for column in (*CHANGED, *OPTIMISERS)
+    CLAIM.format(column=column): Claim("norm-free", column, most=True) for column in (*CHANGED, *OPTIMISERS)
 }
 
 
