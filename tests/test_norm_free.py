@@ -188,6 +188,7 @@ def test_one_call(make, batches):
     optimizer = torch.optim.AdamW(net.parameters(), report.settings["rate"])
     clip = report.clipping(net)
     head = net.get_submodule(report.head)
+    assert head.out_features == 5  # the last by execution, wherever it is registered
     assert all(p is not head.weight for p in clip.parameters)
     for _ in range(3):
         optimizer.zero_grad()
@@ -285,6 +286,65 @@ def test_a_norm_in_two_places_stays_one():
     net = nn.Sequential(norm, nn.Linear(4, 4), norm)
     assert pv.nn.remove_norms(net) == {"0": "BatchNorm1d"}
     assert net[0] is net[2]
+
+
+class Transposed(nn.BatchNorm1d):
+    """Of a library whose channels come last."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Activated(nn.BatchNorm1d):
+    """A norm and an activation in one, with its own call of the function."""
+
+    def forward(self, x):
+        x, batch = x.transpose(1, 2), self.training or self.running_mean is None
+        statistics = (self.running_mean, self.running_var, self.weight, self.bias)
+        return nn.functional.batch_norm(x, *statistics, batch, 0.1, self.eps).transpose(1, 2).relu()
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}], ids=str)
+@pytest.mark.parametrize("norm", [Transposed, Activated])
+def test_a_norm_with_a_forward_of_its_own_keeps_what_else_it_does(norm, options):
+    net = nn.Sequential(nn.Linear(3, 16, bias=False), norm(16, **options), nn.Linear(16, 40))
+    if "affine" not in options:
+        net[1].weight.data, net[1].bias.data = noise(16), noise(16, seed=1)
+        net[1].bias.requires_grad_(False)
+    gain, bias = (torch.ones(16), torch.zeros(16)) if "affine" in options else (net[1].weight, net[1].bias)
+    x, before = clouds(), copy.deepcopy(net[1].state_dict())
+    old = net[1]
+    report = pv.norm_free(net, x, generator=seeded(1))
+    assert report.norms == {"1": norm.__name__}
+    assert (report.share, report.functions) == (1, {})
+    for mode in (True, False):
+        y = net[0](x) * gain + bias
+        torch.testing.assert_close(net.train(mode)[1](net[0](x)), y.relu() if norm is Activated else y)
+    assert [p.requires_grad for p in net[1].parameters()] == [True, "affine" in options]
+    assert pv.nn.remove_norms(net, "all") == {}  # once is enough
+    assert old.training
+    assert all(torch.equal(value, before[name]) for name, value in old.state_dict().items())
+
+
+def test_a_norm_with_a_forward_of_its_own_may_be_folded_or_zero():
+    net = nn.Sequential(nn.Linear(3, 16), Activated(16), nn.Linear(16, 5))
+    for _ in range(3):
+        net(clouds())
+    expected = net.eval()(clouds())
+    pv.norm_free(net, clouds(), fold=True)
+    torch.testing.assert_close(net.train()(clouds()), expected)
+
+    def call(net, x):
+        x = net.stem(x)
+        return net.head(x + net.norm(net.branch(x)))
+
+    parts = {"stem": nn.Linear(3, 16), "branch": nn.Linear(16, 16), "norm": Transposed(16)}
+    net = Wired(call, **parts, head=nn.Linear(16, 5))
+    nn.init.zeros_(net.norm.weight)
+    report = pv.norm_free(net, clouds())
+    assert report.kept == {"norm.norm.weight": "the gain of its norm is 0 on purpose"}
+    assert report.branches == {}
+    assert not net.norm.norm.weight.any()
 
 
 @pytest.mark.parametrize("norms", ["batch", "all"])
@@ -403,6 +463,39 @@ def test_the_report_as_text_and_numbers():
     assert json.loads(json.dumps(report.to_dict()))["share"] == report.share
 
 
+def test_parameters_of_the_model_itself():
+    """Of any shape: what is 0 is so on purpose, and of the rest it is said whose they are."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.token = nn.Parameter(torch.zeros(1, 1, 32)), nn.Parameter(noise(1, 1, 32))
+            self.stem, self.head = nn.Linear(3, 32), nn.Linear(32, 32)
+
+        def forward(self, x):
+            x = self.stem(x) + self.token
+            return self.head(x + self.gate * x)
+
+    report = pv.norm_free(Model(), clouds())
+    assert report.kept == {"gate": "0 on purpose"}
+    assert report.left_alone == {"token": ("no rule for Model, which holds other layers", 32)}
+
+
+def test_a_compiled_model_is_known_by_its_own_names():
+    net = nn.Sequential(nn.Linear(3, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5))
+    compiled = torch.compile(net, backend="eager")
+    report = pv.norm_free(compiled, noise(60, 3))
+    assert (report.share, report.head, list(report.norms)) == (1, "3", ["1"])
+    assert isinstance(net[1], Affine)
+    assert len(report.clipping(compiled).parameters) == 4
+
+
+def test_lazy_modules_are_an_error_that_names_them():
+    for apply in (True, False):
+        with pytest.raises(ValueError, match=r"0\.weight is lazy"):
+            pv.norm_free(nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d()), noise(9, 3), apply=apply)
+
+
 def test_the_share_between_clouds_is_restored():
     """Without centring, what is the same for all clouds has taken over behind a few layers."""
 
@@ -426,16 +519,16 @@ def test_the_share_between_clouds_is_restored():
     assert shares[1.0] == pytest.approx(1, abs=1e-3)
 
 
-def test_functions_that_normalise_or_drop_are_named():
+def test_functions_that_normalise_are_named():
     def call(net, x):
-        x = net.one(x).relu()
-        x = nn.functional.dropout(nn.functional.batch_norm(x, None, None, training=True), 0.1)
-        return net.drop(nn.functional.dropout(net.two(x), 0.5, training=False))
+        x = nn.functional.batch_norm(net.one(x).relu(), None, None, None, None, True)
+        still = nn.functional.batch_norm(x, torch.zeros(32), torch.ones(32))  # a scale, whatever the batch
+        return net.two(still)
 
-    net = Wired(call, one=nn.Linear(3, 32), two=nn.Linear(32, 5), drop=nn.Dropout(0.5))
+    net = Wired(call, one=nn.Linear(3, 32), two=nn.Linear(32, 5))
     with pytest.warns(UserWarning, match=r"1 calls of functional.batch_norm stay: they are no modules"):
         report = pv.norm_free(net, noise(60, 3))
-    assert report.functions == {"batch_norm": 1, "dropout": 1}
+    assert report.functions == {"batch_norm": 1}
     assert "functions that stay:" in str(report)
     assert pv.norm_free(PointNet(), clouds()).functions == {}
 

@@ -278,7 +278,7 @@ class _Record:
                 self.strange[name] = f"it returns {type(output).__name__}, without a tensor"
                 return None
             passed_on = first.clone()
-            if self.complete:
+            if self.complete or not first.numel():
                 return _replaced(output, first, passed_on)
             rows = channels_last(module, first).shape[0]
             clouds = self._clouds.of(first, rows, (args, kwargs))

@@ -22,8 +22,18 @@ from pointvar.diagnose import VarianceReport, variance_report
 from pointvar.init import variance_init
 from pointvar.init.center import Center, Centering
 from pointvar.init.report import InitReport, table
-from pointvar.layers import Forward, Layer, Streams, as_batches, candidates, find_streams, identity_size
-from pointvar.nn.norm import Affine, remove_norms
+from pointvar.layers import (
+    Forward,
+    Layer,
+    Streams,
+    as_batches,
+    candidates,
+    find_streams,
+    identity_size,
+    refuse_lazy,
+    uncompiled,
+)
+from pointvar.nn.norm import Affine, Unnormed, remove_norms
 
 ENOUGH = 0.9
 """Share of the parameters below which a warning says that the network is not set."""
@@ -47,8 +57,7 @@ class NormFreeReport:
     head: str = ""
     """The layer that a pass reaches last."""
     functions: dict[str, int] = field(default_factory=dict)
-    """Calls of ``functional.batch_norm``, and of ``functional.dropout`` that drops whatever the mode is: no
-    module stands for them, so that they stay, and drop while weights are set."""
+    """Calls of ``functional.batch_norm``: no module stands for them, so that they stay."""
     parameters: int = 0
     """How many there are."""
     left_alone: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -68,7 +77,7 @@ class NormFreeReport:
 
     def clipping(self, model: nn.Module) -> AdaptiveClipping:
         """Adaptive clipping of the gradients of all layers but the head: call it before each step."""
-        return AdaptiveClipping(model, self.settings["agc"], head=self.head)
+        return AdaptiveClipping(uncompiled(model), self.settings["agc"], head=self.head)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON."""
@@ -157,6 +166,8 @@ def norm_free(
     """
     if residual not in ("scale", "zero", "keep"):
         raise ValueError(f"residual must be 'scale', 'zero' or 'keep', got {residual!r}")
+    model = uncompiled(model)
+    refuse_lazy(model)
     every = as_batches(batches, num_batches)
     if not apply:
         model, generator = copy.deepcopy(model), _copy_of(generator)
@@ -219,15 +230,19 @@ def _on_purpose(model: nn.Module, layers: list[Layer]) -> dict[str, str]:
         elif any(bias.dim() == 1 and identity_size(bias) for bias in layer.biases):
             kept[layer.name] = "its bias is the identity matrix"
     for name, module in model.named_modules():
-        if isinstance(module, Affine) and not module.gain.any():
-            kept[f"{name}.gain"] = "the gain of its norm is 0 on purpose"
+        gain = _GAINS.get(type(module))
+        if gain is not None and not module.get_parameter(gain).any():
+            kept[f"{name}.{gain}"] = "the gain of its norm is 0 on purpose"
     return kept
+
+
+_GAINS: dict[type, str] = {Affine: "gain", Unnormed: "norm.weight"}
 
 
 def _account(report: NormFreeReport, model: nn.Module, layers: list[Layer]) -> None:
     """Says of every parameter that was not set why."""
     drawn = set() if report.init is None else {entry.name for entry in report.init.layers}
-    known = {id(p) for m in model.modules() if isinstance(m, Affine) for p in m.parameters()}
+    known = {id(p) for m in model.modules() if type(m) in _GAINS for p in m.parameters()}
     for layer in layers:
         if layer.name in drawn:
             known |= {id(p) for p in (*layer.weights, *layer.biases, *layer.inner, *layer.kept)}
@@ -236,12 +251,13 @@ def _account(report: NormFreeReport, model: nn.Module, layers: list[Layer]) -> N
     left = {} if report.init is None else report.init.left_alone
     for name, parameter in model.named_parameters():
         report.parameters += parameter.numel()
-        if id(parameter) in known or report.init is None:
+        if (id(parameter) in known and name not in left) or report.init is None:
             continue
-        if parameter.dim() < 2 and not parameter.any():
+        if not parameter.any():
             report.kept[name] = "0 on purpose"
         else:
-            why = next((left[path] for path in _paths(name) if path in left), "no rule")
+            paths = (*_paths(name), type(model).__name__)  # as the whole model is called
+            why = next((left[path] for path in paths if path in left), "no rule")
             report.left_alone[name] = why, parameter.numel()
 
 

@@ -1,9 +1,11 @@
 """Every option of the initialisation, and every way to give it batches."""
 
+import sys
+
 import pytest
 import torch
 from convolution_cases import seeded
-from initialisation_cases import cloud_batch, mlp, moment, noise, same
+from initialisation_cases import Wired, cloud_batch, mlp, moment, noise, same
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -123,6 +125,50 @@ def test_behind_dropout_the_variance_is_right_in_evaluation(start):
         pv.testing.assert_variance(net, x, 0.5, 2, mode="eval")
 
 
+def _dropped_rnn():
+    return Wired(lambda net, x: net.rnn(x)[0], rnn=nn.RNN(32, 32, 2, dropout=0.9))
+
+
+def _attended(need_weights):
+    def call(net, x):
+        return net.attention(x[:, None], x[:, None], x[:, None], need_weights=need_weights)[0][:, 0]
+
+    return lambda: Wired(call, attention=nn.MultiheadAttention(32, 2, dropout=0.9))
+
+
+def _with_function(drop):
+    return lambda: Wired(lambda net, x: drop(net, x))
+
+
+DROPS = {
+    "a function": _with_function(lambda net, x: nn.functional.dropout(x, 0.9, training=net.training)),
+    "positional": _with_function(lambda net, x: nn.functional.dropout1d(x[None], 0.9, net.training)[0]),
+    "attention": _with_function(
+        lambda net, x: nn.functional.scaled_dot_product_attention(x, x, x, None, 0.9 * net.training)
+    ),
+    "attention by name": _with_function(
+        lambda net, x: nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.9 * net.training)
+    ),
+    "multi-head attention": _attended(False),
+    "its weights": _attended(True),
+    "between recurrent layers": _dropped_rnn,
+}
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("make", DROPS.values(), ids=DROPS)
+def test_whatever_drops_lets_all_through(make, batches):
+    drop = make()
+    net, x = nn.Sequential(nn.Linear(32, 32), drop, nn.Linear(32, 32)), noise(200, 32)
+    before = {name: getattr(nn.functional, name) for name in dir(nn.functional)}
+    pv.variance_init(net, [x] * batches, exact=True, generator=seeded())
+    assert {name: getattr(nn.functional, name) for name in dir(nn.functional)} == before
+    pv.testing.assert_variance(net, x, 0.99, 1.01, layers=["0", "2"], mode="eval")
+    pv.variance_init(net, [x] * batches, exact=True, dropout=True, generator=seeded())
+    with pytest.raises(AssertionError, match="outside"):
+        pv.testing.assert_variance(net, x, 0.99, 1.01, layers=["0", "2"], mode="eval")
+
+
 def test_every_pass_of_a_batch_meets_the_same_dropout():
     """Orthogonal weights keep the norm of a row: Z says what the output will be, if all is the same."""
     net = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 16, bias=False))
@@ -223,6 +269,20 @@ def test_labels_that_a_model_has_no_parameter_for_are_left_out(make):
     pv.variance_init(one, make(x), generator=seeded())
     pv.variance_init(other, x, generator=seeded())
     assert same(one, other)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+def test_an_error_inside_of_the_model_names_the_way_out_too():
+    def call(net, x, mask=None):
+        return net.linear(x if mask is None else x[mask + 100])
+
+    net = Wired(call, linear=nn.Linear(4, 4))
+    net.forward = lambda x, mask=None: call(net, x, mask)
+    for run in (pv.variance_init, pv.norm_free, pv.variance_report):
+        with pytest.raises(
+            IndexError, match=r"out of (.|\n)*forward=lambda model, batch: model\(batch\[0\]\)"
+        ):
+            run(net, (noise(8, 4), torch.arange(8)))
 
 
 @pytest.mark.parametrize("batch", [{"y": noise(8, 4)}, ()], ids=["mapping", "empty"])

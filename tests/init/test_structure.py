@@ -136,6 +136,27 @@ def test_a_layer_that_only_a_later_batch_reaches_is_set():
     assert {entry.name for entry in report.layers} == {"small", "large"}
 
 
+def test_a_layer_that_is_given_nothing_is_set_by_the_call_that_gives_it_something():
+    """As the experts of a mixture, or the weights of each degree of a graph."""
+
+    def call(net, x):
+        parts = [expert(x[x[:, 0] > limit]) for expert, limit in zip(net.experts, (1e9, 0, 5), strict=True)]
+        return net.head(torch.cat(parts))
+
+    experts = nn.ModuleList(nn.Linear(4, 32) for _ in range(3))
+    net = Wired(call, experts=experts, head=nn.Linear(32, 3))
+    before = net.experts[0].weight.clone()
+    report = pv.variance_init(net, [noise(20, 4), noise(20, 4) + 10], generator=seeded())
+    assert report.left_alone == {"experts.0": "its input is empty"}
+    assert torch.equal(net.experts[0].weight, before)
+    assert [entry.name for entry in report.layers] == ["experts.1", "experts.2", "head"]
+    found = pv.variance_report(net, noise(20, 4) + 10)
+    assert found.verdict == "healthy"
+    assert found.unmeasured == {"experts.0": "never called"}
+    with pytest.raises(ValueError, match=r"no layer that could be initialised: .*its input is empty"):
+        pv.variance_init(nn.Linear(4, 4), noise(0, 4))
+
+
 def test_each_batch_takes_one_pass():
     """What is not a layer, such as the search for neighbours in a model, runs once for each batch."""
     searches = []

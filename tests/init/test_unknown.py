@@ -184,3 +184,34 @@ def test_a_bias_that_is_not_simply_added_is_not_used():
     assert entry.center == 0
     assert not layer.bias.any()
     assert moment(layer(x)) == pytest.approx(1, rel=1e-4)
+
+
+class Mixture(nn.Module):
+    """Linear in its kernels, not in the centres and widths of the functions that they belong to; linear in
+    gains too, but not in both at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.centres, self.widths = nn.Parameter(noise(5, 4)), nn.Parameter(noise(5, 4, seed=1).exp())
+        self.kernels, self.gains = nn.Parameter(noise(5, 4, 40, seed=2)), nn.Parameter(torch.ones(1, 40))
+
+    def forward(self, x):
+        values = (-((x[:, None] - self.centres) * self.widths).square().sum(2)).exp()
+        return torch.einsum("nk,ni,kio->no", values, x, self.kernels) * self.gains
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_of_several_weights_the_largest_that_a_module_is_linear_in_is_set(batches):
+    net = nn.Sequential(nn.Linear(3, 4), Mixture(), nn.ReLU(), nn.Linear(40, 40))
+    data = [noise(64, 3, seed=i) for i in range(batches)]
+    others = ("centres", "gains", "widths")
+    before = {name: net[1].get_parameter(name).clone() for name in others}
+    report = pv.variance_init(net, data, unknown=True, generator=seeded())
+    assert report["1"].note == "probed, kernels alone"
+    why = "Mixture is not linear in it"
+    assert report.left_alone == {f"1.{name}": why for name in others}
+    assert all(torch.equal(net[1].get_parameter(name), value) for name, value in before.items())
+    outputs = [net[:2](x).detach() for x in data]
+    assert sum(map(moment, outputs)) / batches == pytest.approx(1, rel=1e-4)
+    free = pv.norm_free(net, data, generator=seeded())
+    assert free.left_alone == {f"1.{name}": (why, 40 if name == "gains" else 20) for name in others}

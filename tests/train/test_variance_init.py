@@ -222,5 +222,5 @@ class Unpacking(Normed):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:.*does not have many workers.*")
 def test_a_module_that_is_called_otherwise_hears_of_forward(tmp_path: Path, loader: DataLoader[Any]) -> None:
-    with pytest.raises(ValueError, match=r"too many values(.|\n)*VarianceInit\(forward=lambda module, batch"):
+    with pytest.raises(ValueError, match=r"too many values(.|\n)*forward=lambda model, batch"):
         trainer(tmp_path, VarianceInit(2, norm_free=True)).fit(Unpacking(), loader)

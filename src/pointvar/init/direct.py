@@ -75,12 +75,13 @@ def variance_init(
             they have one.
         bias: ``"zero"`` sets biases to 0, ``"keep"`` leaves them; Z is measured without them either way.
         mode: ``"train"`` (statistics of batch norms are restored), ``"eval"``, or ``None``: as the model is.
-        dropout: lets modules that drop something in ``"train"`` do so while it is measured. What they
-            drop they make up for by a factor, so that the second moment is right in training, and smaller by
-            1 - p behind each of them in evaluation; without, it is right in evaluation and larger by
-            1 / (1 - p) in training.
+        dropout: lets what drops something in ``"train"``, modules and functions of torch, do so while it is
+            measured. What they drop they make up for by a factor, so that the second moment is right in
+            training, and smaller by 1 - p behind each of them in evaluation; without, it is right in
+            evaluation and larger by 1 / (1 - p) in training.
         unknown: tries modules without a rule too, and sets those that turn out to be linear in their own
-            weights. They are tried behind their call, when all layers inside them are set.
+            weights, or the largest weight that they are linear in alone. They are tried behind their call,
+            when all layers inside them are set.
         num_batches: takes only so many batches.
         generator: where weights come from; default: torch's global generator, whose state is restored.
 
@@ -266,11 +267,13 @@ def _measure_and_draw(
         z = checked(layer, (yield lambda call: call.second_moment()), "input")
         layer.draw(goal / z, generator, orthogonal)
         return LayerInit(layer.name, layer.type, goal / z, goal, z)
-    probe = yield from _probe(layer, generator, orthogonal)
+    probe, note = (yield from _probe(layer, generator, orthogonal)), "probed"
+    if probe is None and layer.kind.late:
+        probe, note = yield from _probe_one_by_one(layer, generator, orthogonal)
     if probe is None:
         return NOT_LINEAR
     layer.scale((goal / probe) ** 0.5)
-    return LayerInit(layer.name, layer.type, goal / probe, goal, probe, note="probed")
+    return LayerInit(layer.name, layer.type, goal / probe, goal, probe, note=note)
 
 
 NOT_LINEAR = "not linear in its weights"
@@ -296,6 +299,20 @@ def _probe(
     if not layer.kind.late:  # else nobody has said that it is
         warnings.warn(f"{layer.name} is {NOT_LINEAR}, and is left alone", stacklevel=2)
     return None
+
+
+def _probe_one_by_one(
+    layer: Layer, generator: torch.Generator | None, orthogonal: bool
+) -> Generator[Statistic, Tensor, tuple[float | None, str]]:
+    """Finds the largest weight that an unknown layer is linear in alone, and goes on with that."""
+    every = layer.weights
+    for weight in sorted(every, key=torch.numel, reverse=True) if len(every) > 1 else ():
+        layer.weights = every
+        name = layer.keep_weight(weight)
+        probe = yield from _probe(layer, generator, orthogonal)
+        if probe is not None:
+            return probe, f"probed, {name} alone"
+    return None, ""
 
 
 def _linearity(call: Call) -> Tensor:

@@ -31,6 +31,7 @@ from pointvar.layers import (
     pointwise,
     restored,
     size_of,
+    uncompiled,
 )
 
 
@@ -150,7 +151,7 @@ def walk(
     real input, and goes on with its real output. Passes of several batches wait for each other there.
     """
     begin = time.perf_counter()
-    model = getattr(model, "_orig_mod", model)  # of a compiled model, the one that hooks can be put on
+    model = uncompiled(model)
     left_alone: dict[str, str] = {}
     found = candidates(model, layers, left_alone, unknown)
     if not found:
@@ -166,7 +167,7 @@ def walk(
             journey.run_all(model, every, forward)
     for layer in found:
         if layer.name not in journey.settled:
-            left_alone[layer.name] = "never reached"
+            left_alone.setdefault(layer.name, "never reached")
     if not report.layers:
         raise nothing_to_set(model, left_alone)
     for entry in report.layers:
@@ -239,7 +240,11 @@ class _Journey:
                 return
             call = Call(layer, args, kwargs)
             self.seen.see(call)
-            if layer.name not in self.settled:
+            given = first_tensor((args, kwargs))
+            if given is not None and not given.numel():  # as of an expert that is not asked
+                self.report.left_alone.setdefault(layer.name, "its input is empty")
+            elif layer.name not in self.settled:
+                self.report.left_alone.pop(layer.name, None)
                 self.wait(call)
 
         return reach
@@ -301,13 +306,15 @@ class _Journey:
             self.report.left_alone[layer.name] = result
         elif result is not None:
             self.report.layers.append(result)
+            self.report.left_alone |= dict.fromkeys(layer.dropped, f"{layer.type} is not linear in it")
 
     def _go_on(
         self, calls: list[Call], steps: Steps, statistic: Statistic | None = None
     ) -> LayerInit | str | None:
         """Takes the steps of a strategy to their end; or to where the output is wanted, with ``None``."""
         layer = calls[0].layer
-        before = [p.detach().clone() for p in (*layer.weights, *layer.biases)] if layer.kind.late else []
+        drawn = (*layer.weights, *layer.biases) if layer.kind.late else ()
+        before = [(p, p.detach().clone()) for p in drawn]
         self.factor = 1.0
         try:
             behind, statistic = statistic is not None, statistic or next(steps)
@@ -334,7 +341,7 @@ class _Journey:
         except Exception as problem:
             if not layer.kind.late:
                 raise
-            for parameter, value in zip((*layer.weights, *layer.biases), before, strict=True):
+            for parameter, value in before:
                 parameter.detach().copy_(value)
             return f"no rule for {layer.type}, and it cannot be tried: {problem}"
 

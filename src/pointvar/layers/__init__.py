@@ -17,6 +17,7 @@ from pointvar.layers.find import (
     outermost,
     predicate,
     refuse_lazy,
+    uncompiled,
 )
 from pointvar.layers.kinds import Kind, pointwise, register_layer
 from pointvar.layers.passes import (
@@ -60,4 +61,5 @@ __all__ = [
     "register_layer",
     "restored",
     "size_of",
+    "uncompiled",
 ]

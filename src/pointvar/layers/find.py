@@ -35,6 +35,8 @@ class Layer:
         own = set(dict(module.named_parameters(recurse=False))) if kind.late else parameters
         self.unnamed = [f"{self.name}.{n}" for n in parameters if n in own and not _matches(n, named)]
         """Parameters inside of which the layer's rule says nothing."""
+        self.dropped: list[str] = []
+        """Weights that turned out to be none."""
 
     def obstacle(self) -> str | None:
         """Why the layer cannot be set, if so."""
@@ -50,6 +52,13 @@ class Layer:
     def type(self) -> str:
         """What to call it: the method of a point convolution, else the class."""
         return getattr(self.module, "method", None) or type(self.module).__name__
+
+    def keep_weight(self, weight: nn.Parameter) -> str:
+        """Takes one of the weights for the only one; its name."""
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        self.weights, others = [weight], [w for w in self.weights if w is not weight]
+        self.dropped = [f"{self.name}.{names[id(other)]}" for other in others]
+        return names[id(weight)]
 
     def fans(self) -> tuple[int, int, int] | None:
         """C, K C and K O: channels in, and how many weights each output and each input channel has.
@@ -267,7 +276,7 @@ _NORM = re.compile(r"(?<!^No)Norm([123]d)?$")
 
 def is_norm(module: nn.Module) -> bool:
     """By the names of types that normalise, of any library: BatchNorm2d, GraphNorm; not our NoNorm."""
-    return _NORM.search(type(module).__name__) is not None
+    return any(_NORM.search(ancestor.__name__) for ancestor in type(module).__mro__)
 
 
 def refuse_lazy(model: nn.Module) -> None:
@@ -275,6 +284,11 @@ def refuse_lazy(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise ValueError(f"{name} is lazy, without a shape as yet: run the model once on a batch before")
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Of a compiled model, the one that it was made of: hooks can be put on that, and names are its own."""
+    return getattr(model, "_orig_mod", model)
 
 
 def outermost(model: nn.Module) -> Iterator[tuple[str, nn.Module, Kind | None]]:

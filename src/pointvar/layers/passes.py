@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from numbers import Number
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from pointvar.cloud import PointCloud
@@ -26,7 +27,7 @@ Forward = Callable[[Any, Any], Any]
 def feed(model: nn.Module, batch: Any) -> Any:
     """How a batch is fed to a model by default: a tuple or list as arguments, a mapping as keywords.
 
-    What the model has no parameters for, such as labels at the end, is left out.
+    What the model has no parameters for, such as labels at the end, is left out. An error says so.
     """
     signature = inspect.signature(model.forward)
     kinds = {parameter.kind for parameter in signature.parameters.values()}
@@ -45,7 +46,18 @@ def feed(model: nn.Module, batch: Any) -> Any:
             f"a batch of type {type(batch).__name__} does not fit the forward of {type(model).__name__} "
             f"({problem}): say by forward=lambda model, batch: ... how the model is called"
         ) from problem
-    return model(*args, **kwargs)
+    try:
+        return model(*args, **kwargs)
+    except Exception as problem:
+        if hasattr(problem, "add_note"):  # Python 3.11
+            problem.add_note(_HINT)
+        raise
+
+
+_HINT = (
+    "The model was called as model(*batch), model(**batch) or model(batch), without what it has no "
+    "parameters for. If that is not how it is called, say how: forward=lambda model, batch: model(batch[0])"
+)
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -104,7 +116,8 @@ def size_of(batch: Any) -> tuple[int | None, int | None]:
 @contextmanager
 def restored(model: nn.Module, mode: str | None = "train", dropout: bool = True) -> Iterator[None]:
     """Puts a model into a mode for passes that leave no trace: buffers, flags and random state come back, and
-    after an exception the parameters too. Without ``dropout``, modules that drop something let all through.
+    after an exception the parameters too. Without ``dropout``, what drops something in training lets all
+    through: modules, and functions of torch.
     """
     if mode not in ("train", "eval", None):
         raise ValueError(f"mode must be 'train', 'eval' or None (as the model is), got {mode!r}")
@@ -113,15 +126,20 @@ def restored(model: nn.Module, mode: str | None = "train", dropout: bool = True)
     parameters = [(tensor, tensor.detach().clone()) for tensor in drawn]
     known = {id(tensor) for tensor in drawn}
     buffers = [(b, b.detach().clone()) for b in model.buffers() if id(b) not in known]
+    undropped = mode == "train" and not dropout
     try:
-        with forked_random(model), _no_reentrant_checkpoints():
+        with (
+            forked_random(model),
+            _other(torch.utils.checkpoint, CheckpointFunction=_Plain),
+            ExitStack() as rest,
+        ):
             if mode is not None:
                 model.train(mode == "train")
-            for module, *_ in modules:
-                if (
-                    mode == "train" and not dropout and "Drop" in type(module).__name__
-                ):  # Dropout2d, DropPath, ...
-                    module.eval()
+            if undropped:
+                rest.enter_context(_other(functional, **_DROPS_NOTHING))
+                for module, *_ in modules:
+                    if "Drop" in type(module).__name__ or isinstance(module, nn.RNNBase):  # DropPath, ...
+                        module.eval()
             yield
     except BaseException:
         _copy_back(parameters)
@@ -140,22 +158,48 @@ def preconditioners(model: nn.Module) -> list[Tensor]:
 
 
 @contextmanager
-def _no_reentrant_checkpoints() -> Iterator[None]:
-    """Reentrant checkpointing runs layers without a graph first, and again behind the back of ``grad``, which
-    refuses to work with it: what it wraps is run as if it was not wrapped."""
-
-    class Plain:
-        @staticmethod
-        def apply(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-            return run(*args)
-
-    module: Any = torch.utils.checkpoint
-    before = module.CheckpointFunction
-    module.CheckpointFunction = Plain
+def _other(module: Any, **others: Any) -> Iterator[None]:
+    """Other things under some names of a module."""
+    before = {name: getattr(module, name) for name in others}
+    vars(module).update(others)
     try:
         yield
     finally:
-        module.CheckpointFunction = before
+        vars(module).update(before)
+
+
+class _Plain:
+    """Reentrant checkpointing runs layers without a graph first, and again behind the back of ``grad``, which
+    refuses to work with it: what it wraps is run as if it was not wrapped."""
+
+    @staticmethod
+    def apply(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return run(*args)
+
+
+def _let_through(input: Tensor, *_: Any, **__: Any) -> Tensor:
+    return input
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    return _ATTENTION(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+
+_ATTENTION = functional.scaled_dot_product_attention
+_DROPS_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), _let_through),
+    **dict.fromkeys(("alpha_dropout", "feature_alpha_dropout"), _let_through),
+    "scaled_dot_product_attention": _attend,
+}
+"""Modules call these by their names in ``torch.nn.functional``, and so do most networks."""
 
 
 @contextmanager

@@ -7,7 +7,6 @@ depends on.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,8 +33,7 @@ class Streams:
     depth: int = 0
     """How many calls of layers there are one behind the other, on the longest way."""
     functions: dict[str, int] = field(default_factory=dict)
-    """Calls of ``batch_norm``, and of ``dropout`` that drops, without a module that could be replaced or put
-    into another mode: name -> how many."""
+    """Calls of ``batch_norm`` that normalise, without a module that could be replaced: name -> how many."""
 
 
 def find_streams(
@@ -139,7 +137,7 @@ class _Sums(TorchFunctionMode):
             terms = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
             if len(terms) == 2:
                 self._see(*terms)
-        if func is functional.batch_norm or (func in _DROPOUTS and _drops(func, args, kwargs)):
+        if func is functional.batch_norm and kwargs.get("training"):
             self.functions[func.__name__] = self.functions.get(func.__name__, 0) + 1
         return func(*args, **kwargs)
 
@@ -152,21 +150,6 @@ class _Sums(TorchFunctionMode):
                 size = identity_size(constant)
                 if size is not None:
                     self.identities.append((value.grad_fn, size))
-
-
-_DROPOUTS = frozenset(
-    (
-        *(functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d),
-        *(functional.alpha_dropout, functional.feature_alpha_dropout),
-    )
-)
-
-
-def _drops(func: Any, args: Any, kwargs: Any) -> bool:
-    """Modules do not, in the pass that is watched."""
-    given = inspect.signature(func).bind(*args, **kwargs)
-    given.apply_defaults()
-    return bool(given.arguments["training"] and given.arguments["p"])
 
 
 def _summand(value: Tensor) -> _Summand:

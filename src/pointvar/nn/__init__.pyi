@@ -9,6 +9,7 @@ from .norm import Bias as Bias
 from .norm import CloudGroupNorm as CloudGroupNorm
 from .norm import LayerNorm as LayerNorm
 from .norm import NoNorm as NoNorm
+from .norm import Unnormed as Unnormed
 from .norm import make_norm as make_norm
 from .norm import remove_norms as remove_norms
 from .pool import at_kept as at_kept

@@ -12,9 +12,10 @@ Without a cloud (``None``) each row counts as a cloud of one point, as after glo
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +103,33 @@ class Affine(nn.Module):
         return f"{tuple(self.gain.shape)}"
 
 
+class Unnormed(nn.Module):
+    """A batch norm of a type with a ``forward`` of its own, such as one with an activation, without its
+    statistics: it stays in evaluation, with a mean of 0 and a variance of 1. All else that it does, it does.
+
+    Args:
+        norm: the module, of which a copy is taken.
+        affine: the gain and the bias that it gets.
+    """
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, affine: Affine) -> None:
+        super().__init__()
+        self.norm = copy.deepcopy(norm)
+        self.norm.weight, self.norm.bias = affine.gain, affine.bias
+        self.norm.track_running_stats = True
+        self.norm.running_mean = torch.zeros_like(affine.gain.detach())
+        self.norm.running_var = torch.full_like(affine.gain.detach(), 1 - norm.eps)
+        self.train(norm.training)
+
+    def train(self, mode: bool = True) -> Unnormed:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.norm(*args, **kwargs)
+
+
 class BatchNorm(nn.Module):
     r"""Batch normalisation over all points of the batch, :math:`(F - \mu_c) / \sqrt{\sigma_c^2 + \epsilon}`.
 
@@ -184,6 +212,7 @@ class CloudGroupNorm(nn.Module):
 
 def remove_norms(model: nn.Module, norms: str = "batch", fold: bool = False) -> dict[str, str]:
     """Puts a gain and a bias per channel (``Affine``) in the place of each norm: name -> type that it had.
+    A batch norm of a type with a ``forward`` of its own keeps that (``Unnormed``).
 
     They start from those of the norm, so that one that starts at 0 on purpose, at the end of a residual
     branch, still does. Norms inside of other modules that call them are found too.
@@ -201,14 +230,16 @@ def remove_norms(model: nn.Module, norms: str = "batch", fold: bool = False) -> 
         raise ValueError(f"the model is itself a norm, {type(model).__name__}")
     refuse_lazy(model)
     replaced: dict[str, str] = {}
-    made: dict[nn.Module, Affine] = {}  # a norm in two places stays one
+    made: dict[nn.Module, nn.Module] = {}  # a norm in two places stays one
     for name, parent in list(model.named_modules()):
         for child_name, child in list(parent._modules.items()):
-            if child is None or parent in made or not _replaceable(child, norms):
+            inside = parent in made or isinstance(parent, Unnormed)
+            if child is None or inside or not _replaceable(child, norms):
                 continue
             path = f"{name}.{child_name}" if name else child_name
             if child not in made:
-                made[child] = _affine_of(child, path, fold)
+                affine = _affine_of(child, path, fold)
+                made[child] = Unnormed(child, affine) if _has_own_forward(child) else affine
                 replaced[path] = type(child).__name__
             parent._modules[child_name] = made[child]
             if isinstance(parent, nn.TransformerEncoderLayer):
@@ -224,6 +255,11 @@ def _replaceable(module: nn.Module, norms: str) -> bool:
     batch = isinstance(module, (nn.modules.batchnorm._BatchNorm, BatchNorm))
     batch = batch or f"{kind.__module__}.{kind.__qualname__}" == _PYG_BATCH_NORM
     return batch or (norms == "all" and is_norm(module) and _parts(module) is not None)
+
+
+def _has_own_forward(norm: nn.Module) -> TypeGuard[nn.modules.batchnorm._BatchNorm]:
+    known = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
+    return isinstance(norm, nn.modules.batchnorm._BatchNorm) and type(norm).forward not in known
 
 
 def _parts(norm: nn.Module) -> tuple[Tensor | None, Tensor | None, tuple[int, ...]] | None:

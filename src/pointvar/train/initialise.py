@@ -117,21 +117,9 @@ class VarianceInit(lightning.Callback):
         model = module.get_submodule(self.part)
         with torch.random.fork_rng(devices=devices_of(model)):
             torch.manual_seed(self.seed)
-            try:
-                self.report = initialise(model, **{name: offered[name] for name in wanted if name in offered})
-            except Exception as problem:
-                if self.options["forward"] is None and hasattr(problem, "add_note"):  # Python 3.11
-                    problem.add_note(_HINT)
-                raise
+            self.report = initialise(model, **{name: offered[name] for name in wanted if name in offered})
         if isinstance(self.report, NormFreeReport):
             self.report.norms = self._norms | self.report.norms
-
-
-_HINT = (
-    "VarianceInit calls the module as module(*batch), module(**batch) or module(batch), without what it has "
-    "no parameters for. If that is not how it is called, say how: VarianceInit(forward=lambda module, batch: "
-    "module(batch[0]))"
-)
 
 
 def forward(model: nn.Module, batch: Prepared) -> Any:
