@@ -41,6 +41,27 @@ def test_every_kernel_fits(target: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert told == rows, "run benchmarks/resources.py, then again with --markdown docs/performance.md"
 
 
+def test_kernels_are_compiled_as_asked_for() -> None:
+    """Nothing is left to what a version of Triton thinks best."""
+    for _, _, launch in resources.cases():
+        assert launch.options.keys() >= {"num_warps", "num_stages", "enable_fp_fusion"}
+        compiled = resources.built(launch, "sm_80").metadata
+        assert (compiled.num_stages, compiled.enable_fp_fusion) == (1, False)
+        assert compiled.num_warps == launch.options["num_warps"]
+
+
+def test_places_in_memory_are_counted_in_int64() -> None:
+    """Programs, which are as many as rows, and products of numbers that are not fixed."""
+    for _, _, launch in resources.cases():
+        code = resources.built(launch, "sm_80").asm["ttir"]
+        (program,) = re.findall(r"(%\w+) = tt.get_program_id x", code)
+        uses = re.findall(rf"= (\S+) .*{program}\b", code)
+        assert set(uses) <= {"arith.extsi", "tt.get_program_id"}, launch.kernel.__name__
+        products = re.findall(r"arith\.muli (\S+), (\S+) : (?:tensor<[x\d]*x)?i32", code)
+        fixed = r"%(c\d+_i32|cst)(_\d+)?"
+        assert all(re.fullmatch(fixed, a) or re.fullmatch(fixed, b) for a, b in products), products
+
+
 def test_squared_distances_are_rounded_at_each_step() -> None:
     """A fused multiply-add would put points exactly at the radius on the other side."""
     launches = [launch for launches in resources.geometry().values() for launch in launches]

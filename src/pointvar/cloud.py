@@ -222,13 +222,14 @@ class PointCloud(Keeper):
             index = index.nonzero().squeeze(1)
         if index.dim() != 1:
             raise ValueError(f"an index of points has one dimension, got shape {list(index.shape)}")
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.num_points:
+        low, high = torch.stack(index.aminmax()).tolist() if index.numel() else (0, -1)
+        if not 0 <= low <= high + 1 <= self.num_points:
             raise ValueError(f"point index out of range: the cloud has {self.num_points} points")
         batch = self.batch[index]
         if bool((batch[1:] < batch[:-1]).any()):
             raise ValueError("the chosen points must keep the order of the clouds; sort the index")
-        lengths = torch.bincount(batch, minlength=self.num_clouds)
-        return PointCloud._trusted(self.points[index], _cumulate(lengths))
+        offsets = torch.searchsorted(batch, torch.arange(self.num_clouds + 1, device=self.device))
+        return PointCloud._trusted(self.points[index], offsets)
 
     def to(self, *args: Any, **kwargs: Any) -> PointCloud:
         """A copy on another device or of another float dtype, as ``torch.Tensor.to``.

@@ -5,6 +5,7 @@ A program takes the interpreter some 30 ms: few rows, but each of a kind of its 
 
 import pytest
 import torch
+from host_waits import HostWaits
 
 import pointvar as pv
 from pointvar import ops
@@ -108,6 +109,7 @@ SHAPES = {
     "seventeen functions": ((5, 18), 6, 17, 2, 3),
     "twenty functions": ((4, 2), 3, 20, 33, 1),
     "many channels": ((3, 1), 3, 3, 130, 2),
+    "no channel": ((3, 1), 3, 3, 0, 2),
     "many outputs": ((2, 2), 3, 2, 3, 70),
     "more queries than points": ((1, 2, 1, 2, 1), 2, 3, 4, 5),
 }
@@ -127,6 +129,59 @@ def test_shapes(counts, support, k, c, o, unit, dtype, monkeypatch):
 
     def run():
         out = ops.convolve(features, weight, Edges(row_offsets, indices, Values(values), unit), bias)
+        return [out, *gradients(out, inputs)]
+
+    for got, expected in zip(*both(monkeypatch, run), strict=True):
+        close(got, expected, TOLERANCE[dtype])
+
+
+KNOWN = {
+    "gaussian": ((0.4,), 0),
+    "linear": ((1.1,), 0),
+    "nearest": ((), 0),
+    "mlp": ((0.2,), 1),
+    "dot": ((), None),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", KNOWN)
+def test_bases_of_all_shapes(name, shape, dtype, monkeypatch):
+    """Bases that kernels evaluate, with a weight of each dtype: values and the gradient of each operand."""
+    counts, support, k, c, o = SHAPES[shape]
+    constants, bias = KNOWN[name]
+    k = k if bias is not None else 4
+    row_offsets, indices = rows(counts, support)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def made(*shape, dtype=wide):
+        return torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_()
+
+    features, weight = made(support, c), made(k, c, o, dtype=dtype)
+    offsets, scale = made(sum(counts), 3), made(sum(counts))
+    parameters = None if bias is None else made(k * (3 + bias))
+    inputs = [features, weight, scale]
+    if name != "nearest":  # constant where it has a derivative
+        inputs += [t for t in (offsets, parameters) if t is not None]
+
+    def values():
+        if name == "dot":
+            return torch.cat([offsets, torch.ones_like(offsets[:, :1])], 1)
+        maps = parameters[: 3 * k].view(k, 3)
+        if name == "mlp":
+            return torch.nn.functional.leaky_relu(offsets @ maps.T + parameters[3 * k :], *constants)
+        squared = (offsets[:, None] - maps).square().sum(2)
+        if name == "nearest":
+            return torch.nn.functional.one_hot(squared.argmin(1), k).to(wide)
+        if name == "gaussian":
+            return torch.exp(-squared / (2 * constants[0] ** 2))
+        return (1 - squared.sqrt() / constants[0]).clamp(min=0)
+
+    def run():
+        basis = ops.Native(name, offsets, parameters, constants)
+        known = ops.Known(basis, k, scale, lambda: values() * scale[:, None])
+        out = ops.convolve(features, weight, Edges(row_offsets, indices, known))
         return [out, *gradients(out, inputs)]
 
     for got, expected in zip(*both(monkeypatch, run), strict=True):
@@ -202,6 +257,36 @@ def test_the_same_bits_every_time():
     assert all(map(torch.equal, run(), run()))
 
 
+def test_the_host_never_waits():
+    """Neither forward nor backward, with the transposed edges at hand."""
+    features, weight, values, on = (t.detach() if isinstance(t, torch.Tensor) else t for t in problem())
+    edges = on(values)
+    columns = reference.transpose(edges.row_offsets, edges.indices, len(features))
+    edges = edges._replace(transposed=lambda: columns)
+    with HostWaits() as seen:
+        out, norm = triton_convolve.convolve(features, weight, None, edges)
+        triton_convolve.convolve_backward(out, norm, features, weight, edges, [True] * 3 + [False] * 2)
+        triton_convolve.second_moment(features, edges)
+    assert seen.calls
+    assert not seen.total, seen.waits
+
+
+def test_the_norm_does_not_need_channels():
+    features, weight, values, on = (t.detach() if isinstance(t, torch.Tensor) else t for t in problem())
+    _, none = triton_convolve.convolve(features[:, :0], weight[:, :0], None, on(values))
+    _, norm = triton_convolve.convolve(features, weight, None, on(values))
+    assert torch.equal(none, norm)
+
+
+def test_backward_leaves_what_was_kept_as_it_is():
+    """The norm of forward is read: torch is told that the operator changes nothing."""
+    features, weight, values, on = (t.detach() if isinstance(t, torch.Tensor) else t for t in problem())
+    out, norm = triton_convolve.convolve(features, weight, None, on(values))
+    other = 2 * norm
+    triton_convolve.convolve_backward(out, other, features, weight, on(values), [True] * 3 + [False] * 2)
+    assert torch.equal(other, 2 * norm)
+
+
 def test_opcheck():
     features, weight, values, on = problem()
     torch.library.opcheck(projection._convolve, (features, weight, None, *projection._flat(on(values))))
@@ -248,4 +333,7 @@ def test_a_basis_needs_its_parameters():
     offsets, scale = torch.rand(8, 2), torch.ones(8)
     known = ops.Known(ops.Native("linear", offsets, torch.rand(7), (0.5,)), 4, scale)
     with pytest.raises(ValueError, match="needs 8 parameters and 1 constants, got 7 and 1"):
+        ops.convolve(features, weight, on(None)._replace(functions=known))
+    known = known._replace(basis=known.basis._replace(parameters=torch.rand(9)))
+    with pytest.raises(ValueError, match="got 9 and 1"):  # whose gradients would have no place
         ops.convolve(features, weight, on(None)._replace(functions=known))

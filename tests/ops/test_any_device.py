@@ -5,6 +5,7 @@ import torch
 from host_waits import HostWaits
 from oracles import brute_ball_query, brute_knn, rows_of
 from strategies import random_cloud
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pointvar as pv
 from pointvar.ops import Edges, Values, grid, reference, reference_convolve
@@ -78,6 +79,46 @@ def test_searches_in_rounds_wait_a_few_times_a_round():
     assert waits(reference.knn, *PAIR, *PAIR, 8) <= 2 + 4 * rounds
     assert waits(reference.poisson_disk, *PAIR, RADIUS, 3) <= 2 + 2 * 2 * rounds
     assert waits(pv.voxel_grid, CLOUD, 0.1) <= 5
+
+
+def test_given_edges_and_chosen_points_wait_a_few_times():
+    pairs = pv.ball_query(CLOUD, CLOUD, 0.2).edge_index
+    assert waits(pv.Neighborhood.from_edge_index, pairs, CLOUD) <= 2
+    assert waits(CLOUD.__getitem__, torch.arange(0, 900, 3)) <= 2
+
+
+class Writers(TorchDispatchMode):
+    """Operators that add up what several threads of a GPU write, in any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.split("::")[1]
+        self.seen |= {name} & {"index_add", "index_add_", "scatter_add", "scatter_add_", "bincount"}
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_convolution_has_the_same_bits_on_any_device():
+    """Nothing is added up by several writers, also where values are divided by their response."""
+    hood = edges()
+    values = hood.values.requires_grad_()
+    features, weight = torch.rand(300, 5, requires_grad=True), torch.rand(4, 5, 6, requires_grad=True)
+    with Writers() as seen:
+        assert not seen.seen
+        torch.zeros(3).index_add(0, torch.tensor([0]), torch.ones(1))
+        assert seen.seen == {"index_add"}  # they are noticed
+        seen.seen.clear()
+        told = hood._replace(functions=Values(values), unit_response=True).evaluated()
+        torch.autograd.grad(told.values.square().sum(), values)
+        plain = told.on(told.values.detach(), None, None)
+        out, norm = reference_convolve.convolve(features.detach(), weight.detach(), None, plain)
+        wanted = [True, True, True, False, False]
+        reference_convolve.convolve_backward(out, norm, features.detach(), weight.detach(), plain, wanted)
+        phi = reference_convolve.project(features.detach(), plain)
+        reference_convolve.project_backward(phi, features.detach(), plain, [True, True])
+    assert not seen.seen
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])

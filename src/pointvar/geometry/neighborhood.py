@@ -93,8 +93,9 @@ class Neighborhood(Keeper):
         order = source.argsort(stable=True)
         order = order[target[order].argsort(stable=True)]
         source, target = source[order], target[order]
-        counts = torch.bincount(target, minlength=queries.num_points)
-        row_offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        numbers = torch.arange(queries.num_points + 1, device=target.device)
+        row_offsets = torch.searchsorted(target, numbers)
+        counts = row_offsets.diff()
         if radius is None:
             farthest = _farthest(support, queries, source, target)
             return cls(support, queries, row_offsets, source, counts, farthest=farthest)
@@ -285,11 +286,11 @@ def _check_edges(edge_index: Tensor, support: PointCloud, queries: PointCloud) -
         raise TypeError("edge_index must be an int64 tensor of shape [2, E]")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
-    for row, cloud, name in zip(edge_index, (support, queries), ("support", "query"), strict=True):
-        if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < cloud.num_points:
+    bounds = torch.stack(edge_index.aminmax(dim=1), 1).tolist() if edge_index.numel() else []
+    for (low, high), cloud, name in zip(bounds, (support, queries), ("support", "query"), strict=False):
+        if not 0 <= low <= high < cloud.num_points:
             raise ValueError(
-                f"edge_index names {name} points {int(row.min())} to {int(row.max())}, "
-                f"but there are {cloud.num_points}"
+                f"edge_index names {name} points {low} to {high}, but there are {cloud.num_points}"
             )
     source, target = edge_index.to(support.device)
     if bool((support.batch[source] != queries.batch[target]).any()):
@@ -301,5 +302,4 @@ def _farthest(support: PointCloud, queries: PointCloud, source: Tensor, target: 
     squared = (offset * offset).sum(1)
     largest = squared.new_zeros(queries.num_points).scatter_reduce(0, target, squared, "amax")
     result = target.new_full((queries.num_points,), -1)
-    last = squared == largest[target]
-    return result.scatter_reduce(0, target[last], source[last], "amax")
+    return result.scatter_reduce(0, target, torch.where(squared == largest[target], source, -1), "amax")

@@ -106,7 +106,7 @@ class Edges(NamedTuple):
         with torch.autocast(self.indices.device.type, enabled=False):  # geometry is never in low precision
             values = functions.values if isinstance(functions, Values) else _evaluated(functions)
             if self.unit_response:
-                values = _divided(values, self.row_offsets)
+                values = _divided(values, self.row_offsets, self.indices)
             if self.mixing is not None:
                 values = values @ self.mixing
         return self._replace(functions=Values(values), unit_response=False, mixing=None)
@@ -118,10 +118,12 @@ def _evaluated(functions: Known) -> Tensor:
     return functions.otherwise()
 
 
-def _divided(values: Tensor, row_offsets: Tensor) -> Tensor:
+def _divided(values: Tensor, row_offsets: Tensor, indices: Tensor) -> Tensor:
     """v / s, 0 where s is 0; safe to differentiate."""
     rows = torch.repeat_interleave(row_offsets.diff(), output_size=values.shape[0])
-    response = values.new_zeros(row_offsets.shape[0] - 1, values.shape[1]).index_add(0, rows, values)
+    # The projection of 1, seen by all: unlike index_add on a GPU it has the same bits in every run.
+    one = values.new_ones(1, 1), values, row_offsets, torch.zeros_like(indices)
+    response: Tensor = torch.ops.pointvar.project(*one)
     largest = response.detach().abs().amax(1, keepdim=True)  # so that no square under- or overflows
     alive = largest > 0
     largest = torch.where(alive, largest, 1)

@@ -154,7 +154,7 @@ def convolve_backward(
                 if grad_weight is not None:
                     grad_weight += torch.bmm(v, near).flatten(1).to(weight.dtype).T @ grad
                 if grad_values is not None:
-                    grad_phi = (grad @ weight.flatten(0, 1).T).to(values.dtype).view(-1, size, channels)
+                    grad_phi = (grad @ weight.flatten(0, 1).T).unflatten(1, (size, channels)).to(values.dtype)
                     batch.put(grad_values, torch.bmm(near, grad_phi.transpose(1, 2)))
         if grad_features is not None:
             # The same projection of the output's gradient, onto the support points.
@@ -182,17 +182,17 @@ def project_backward(
     grad: Tensor, features: Tensor, edges: Edges, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of features and values, of those that are wanted."""
-    values, channels = edges.values, features.shape[1]
+    values, (size, channels) = edges.values, (edges.values.shape[1], features.shape[1])
     grad_features = torch.zeros_like(features, dtype=values.dtype) if wanted[0] else None
     grad_values = _for_edges(values) if wanted[1] else None
     with _exact(features):
         if grad_values is not None:
             for batch, _, near in _queries(features, edges):
-                grad_phi = grad[batch.rows].view(len(batch.rows), -1, channels)
+                grad_phi = grad[batch.rows].view(len(batch.rows), size, channels)
                 batch.put(grad_values, torch.bmm(near, grad_phi.transpose(1, 2)))
         if grad_features is not None:
             for batch, v, rows in _columns(features, edges, grad.shape[1], channels):
-                each = batch.take(grad, rows).view(len(batch.rows), -1, channels)  # [m, n K, C]
+                each = batch.take(grad, rows).view(*v.shape[:2], size, channels).flatten(1, 2)  # [m, n K, C]
                 found = torch.bmm(v.reshape(len(batch.rows), 1, -1), each)
                 grad_features.index_copy_(0, batch.rows, found.squeeze(1))
     return (

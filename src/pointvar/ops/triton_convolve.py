@@ -25,6 +25,9 @@ BASES = ("gaussian", "linear", "nearest", "mlp", "dot")
 DIVIDES = True
 BYTES = 1 << 28  # of the projection of a chunk
 NEIGHBOURS = 16  # of a row that are taken at a time: the least for a matrix product
+# Rows are short: many of them at once hide the time of memory, not a pipeline within one. Squared distances
+# are rounded at each step, as everywhere, or what is as far from two kernel points would choose another one.
+COMPILED = {"num_stages": 1, "enable_fp_fusion": False}
 
 
 def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool]:
@@ -112,7 +115,7 @@ def _forth(
         grad = grad_out[first : first + count]
         response = operand.new_empty(count, size) if divides and along_edges else None
         if sums is not None or response is not None:
-            plan.project(first, count, phi=phi, norm=norm, response=response)
+            plan.project(first, count, phi=phi, response=response)  # the norm is known, and stays
         if sums is not None:
             sums.add(phi.to(weight.dtype).t(), grad)
         if along_edges:
@@ -187,7 +190,7 @@ class _Plan:
         from pointvar.ops.triton_kernels import project
 
         channels = features.shape[1]
-        if not count or not channels:
+        if not count:
             return
         numbers = first, self.operand.shape[0], features.shape[0], channels
         with _on(features):
@@ -223,16 +226,15 @@ class _Plan:
                 )
 
     def blocks(self, channels: int) -> int:
-        return -(-channels // _launch(self.size, channels, self.dtype)["CB"])
+        return -(-max(channels, 1) // _launch(self.size, channels, self.dtype)["CB"])
 
 
-def _launch(size: int, channels: int, dtype: torch.dtype) -> dict[str, int]:
+def _launch(size: int, channels: int, dtype: torch.dtype) -> dict[str, Any]:
     """Fixed by the shapes, not tuned: another block would add up in another order."""
     functions, most = max(16, _power(size)), 64 if dtype == torch.float32 else 32
     block = min(max(16, _power(channels)), most)
     warps = min(max(2, functions * block // 256), 8)
-    # Rows are short: many of them at once hide the time of memory, not a pipeline within one.
-    return {"KB": functions, "EB": NEIGHBOURS, "CB": block, "num_warps": warps, "num_stages": 1}
+    return {"KB": functions, "EB": NEIGHBOURS, "CB": block, "num_warps": warps, **COMPILED}
 
 
 def _power(number: int) -> int:
@@ -246,7 +248,7 @@ def _check_basis(basis: Native, size: int, operand: Tensor) -> None:
     wanted = {"values": 0, "dot": 0, "mlp": size * (dim + 1)}.get(basis.name, size * dim)
     found = 0 if basis.parameters is None else basis.parameters.numel()
     constants = 0 if basis.name in ("values", "dot", "nearest") else 1
-    if found < wanted or len(basis.constants) < constants or (basis.name == "dot" and size != dim + 1):
+    if found != wanted or len(basis.constants) < constants or (basis.name == "dot" and size != dim + 1):
         raise ValueError(
             f"a basis {basis.name!r} of {size} functions needs {wanted} parameters and {constants} constants"
             f", got {found} and {len(basis.constants)}"

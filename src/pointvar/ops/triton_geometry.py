@@ -16,7 +16,7 @@ from torch import Tensor
 from pointvar.ops import reference
 from pointvar.ops.grid import Checks, Grid, cloud_of, cumulate, grid
 from pointvar.ops.reference import CUT, _named, _priority, _rank_in_row
-from pointvar.ops.triton_convolve import _on
+from pointvar.ops.triton_convolve import COMPILED, _on
 
 BLOCK = 32  # candidates of a query that are looked at together
 CLOUD_BLOCK = 1024  # points of a cloud
@@ -109,7 +109,7 @@ def farthest_points(points: Tensor, offsets: Tensor, counts: Tensor, start: Tens
         with _on(points):
             kernels.farthest[len(counts),](
                 *(chosen, distance, *parts, cumulate(counts)),
-                **{"D": points.shape[1], "BLOCK": CLOUD_BLOCK, "num_warps": 8, "enable_fp_fusion": False},
+                **{"D": points.shape[1], "BLOCK": CLOUD_BLOCK, "num_warps": 8, **COMPILED},
             )
     return chosen
 
@@ -167,7 +167,7 @@ class _Search:
             getattr(kernels, name)[len(self.queries),](
                 *(*own, *self._sorted, self.queries, *widths, self._reaches, *self._cells, *numbers),
                 **{"D": self.queries.shape[1], "R": self._cells[0].shape[1], "BLOCK": BLOCK},
-                **{"num_warps": 1, "enable_fp_fusion": False},
+                **{"num_warps": 1, **COMPILED},
             )
 
 

@@ -2,8 +2,8 @@
 
 One program takes one row, a query with its neighbours, a block of EB of them at a time, and CB channels. The
 functions of a basis are padded to KB, a power of two. Nothing is added up by several programs, so that every
-run gives the same bits. Numbers that name edges or points are compared with how many there are: what is out
-of range is left out, as the host does not wait to look at them.
+run gives the same bits. Places in memory are counted in int64. Numbers that name edges or points are compared
+with how many there are: what is out of range is left out, as the host does not wait to look at them.
 
 The numbers of a call are not specialised for: each batch has others, and would be compiled for anew.
 
@@ -182,7 +182,8 @@ def project(
         length = tl.where(alive, tl.sqrt(tl.sum((answer / unit) * (answer / unit), 0)) * unit, float("inf"))
         total = tl.where(alive, total / length, 0)
         if tl.program_id(1) == 0:
-            tl.store(norm + row, length)
+            if norm is not None:
+                tl.store(norm + row, length)
             if response is not None:
                 tl.store(response + local * K + k, answer, mask=k < K)
     if squares is not None:
@@ -281,7 +282,7 @@ def unproject(
                 grad_y = tl.where((k[:, None] == 1) & (D > 1), grad, 0)
                 grad_z = tl.where((k[:, None] == 2) & (D > 2), grad, 0)
             elif BASIS == "nearest":
-                grad_x = grad * 0
+                grad_x = tl.zeros([KB, EB], T)
                 grad_y = grad_x
                 grad_z = grad_x
             else:  # db/dtau = pull (tau - p)
