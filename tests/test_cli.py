@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,9 @@ def test_completion(capsys, monkeypatch):
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert all(word in script for word in ("--data.batch_size", "evaluate", "--votes"))
+    monkeypatch.setitem(sys.modules, "experiments.__main__", None)  # as installed, outside a checkout
+    assert main(["completion", "bash"]) == 0
+    assert "--data.batch_size" in capsys.readouterr().out
 
 
 def test_the_overview_names_every_command(helps):
@@ -99,6 +103,8 @@ def test_a_table_is_measured_and_used(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["tables", "table.txt"], ".json"),
+        (["predikt", "x"], "there is no command predikt (did you mean 'predict'?)"),
+        (["train", "clasify"], "clasify: neither a YAML file nor a recipe (did you mean 'classify'?)"),
         (["tables", "table.json", "--source", "modelnet40", "--data", "."], "modelnet40_small.npz"),
         (["tables", "table.json", "--methods", "NoConv"], "NoConv"),
     ],
@@ -107,6 +113,20 @@ def test_errors_of_the_user_end_in_one_line(arguments, message, capsys, tmp_path
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_warnings_are_told_without_code(capsys, monkeypatch):
+    def run(_):
+        for path in (pv.__file__, "other.py"):
+            print(warnings.formatwarning("look", UserWarning, path, 1), end="")
+
+    monkeypatch.setattr("pointvar.commands.doctor.run", run)
+    before = warnings.formatwarning
+    assert main(["doctor"]) == 0
+    assert warnings.formatwarning is before
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "pointvar: warning: look"
+    assert second == "other.py:1: UserWarning: look"
 
 
 FAILURES = {

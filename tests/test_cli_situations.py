@@ -138,7 +138,7 @@ SITUATIONS = {
         for run in ("segments", "classifies")
         for what, file, message in (
             ("missing cloud", "absent.npz", "absent.npz: there is no such file"),
-            ("a folder", "scenes", "scenes is a folder; give its files"),
+            ("a folder without clouds", "folder.json", "folder.json: there is no file in this folder that"),
             ("NaN", "broken/test/a.npz", "broken/test/a.npz: .*1 of 200 points are not finite"),
             ("no cloud", "file", "file: unknown format"),
         )

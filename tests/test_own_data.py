@@ -1,5 +1,7 @@
 """The commands of docs/own-data.md, one after the other, on small files of the same kinds."""
 
+import json
+import os
 import re
 import shlex
 from glob import glob
@@ -8,11 +10,13 @@ from pathlib import Path
 import laspy
 import numpy as np
 import pytest
+from aerial import cut_tiles
 
 from pointvar.cli import main
 from pointvar.data import Rooms, Shapes, write_ply
 
 PAGE = Path(__file__).parent.parent / "docs" / "own-data.md"
+SURVEY = Path(os.environ.get("POINTVAR_DATA", PAGE.parents[2] / "shared" / "data")) / "ahn3_delft.npz"
 CODES = np.array([2, 26, 6, 1, 9], np.uint8)
 QUICK = ["--epochs=1", "--threads=1", "--accelerator=cpu", "--init.batches=1", "--logger=none"]
 SMALL = ["--model.channels=[4, 4]", "--data.crops=2", "--data.radius=2", "--data.context=3"]
@@ -47,6 +51,34 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_ply(folder / f"{index}.ply", sample.points.numpy())
     return tmp_path
+
+
+def test_the_page_shows_what_was_printed() -> None:
+    """Lines of the stored output of benchmarks/own_data.py, in their order."""
+    stored = json.loads((PAGE.parent.parent / "benchmarks/results/own_data.json").read_text("utf8"))
+    blocks = re.findall(r"^```text\n(.*?)^```", PAGE.read_text("utf8"), re.MULTILINE | re.DOTALL)
+    for block, name in zip(blocks, ("init", "train segment", "evaluate", "predict"), strict=True):
+        lines = iter(stored[name])
+        assert all(line in lines for line in block.splitlines() if line != "..."), name
+
+
+def test_a_real_survey_is_told_as_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not SURVEY.is_file():
+        pytest.skip(f"needs {SURVEY.name}; set POINTVAR_DATA")
+    monkeypatch.chdir(tmp_path)
+    cut_tiles(SURVEY, tmp_path / "scans")
+    assert main(["init", "scans", "--output=mine.yaml"]) == 0
+    shown = capsys.readouterr().out
+    text = PAGE.read_text("utf8")
+    (block,) = re.findall(r"^```text\n(task .*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert shown.startswith(block)
+    (settings,) = re.findall(r"^```yaml\n(  classes:.*?)^```", text, re.MULTILINE | re.DOTALL)
+    written = iter(
+        line.partition("  # one is")[0] for line in Path("mine.yaml").read_text("utf8").splitlines()
+    )
+    assert all(line in written for line in settings.splitlines())
 
 
 def test_commands(place: Path) -> None:

@@ -1,10 +1,12 @@
 """pointvar predict: copies of files with classes, tiles that agree, and what happens to many files."""
 
+import csv
 import json
 import os
 import re
 import shlex
 import shutil
+from dataclasses import asdict
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,19 @@ from typing import Any
 import laspy
 import numpy as np
 import pytest
+import torch
+import trimesh
 from plyfile import PlyData
 from survey_cases import CODES, CRS, chosen, landscape, write_copc, write_las, write_network
 
+from pointvar import atomic
 from pointvar.cli import main
 from pointvar.commands import predict as command
-from pointvar.data import read_points, write_ply
+from pointvar.data import Folder, read_points, write_ply
+from pointvar.data.folder import from_settings
 from pointvar.data.survey import Survey
+from pointvar.models import read_notes
+from pointvar.train import DataConfig
 
 WHOLE = landscape()
 
@@ -279,8 +287,29 @@ def test_what_is_finished_is_skipped(
     assert again("--seed=1") == every
     assert again("--seed=1") == []
     assert again(model=write_network(tmp_path / "other.safetensors", radius=2.0)) == every
-    (out / ".predictions.json").write_text("{")
+    (out / ".predictions.jsonl").write_text("{")
     assert again() == every
+    content = (out / ".predictions.jsonl").read_text()
+    (out / ".predictions.jsonl").write_text(content[:-5])  # broken off in the last line
+    assert len(again()) == 1
+    assert again() == []
+
+
+def test_the_record_grows_by_a_line_per_file(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of files do not write it anew thousands of times."""
+    written: list[str] = []
+    whole = atomic.write_atomically
+    monkeypatch.setattr(
+        atomic, "write_atomically", lambda path, *rest: written.append(path.name) or whole(path, *rest)
+    )
+    files, _ = left_and_right(tmp_path)
+    assert run(network, files, tmp_path / "out") == 0
+    assert written.count(".predictions.jsonl") == 1
+    first, *lines = (tmp_path / "out/.predictions.jsonl").read_text().splitlines()
+    assert json.loads(first)["seed"] == 0
+    assert [json.loads(line)[0] for line in lines] == ["left.laz", "right.laz"]
 
 
 def test_a_failed_tile_is_told_and_the_rest_goes_on(
@@ -298,12 +327,13 @@ def test_a_failed_tile_is_told_and_the_rest_goes_on(
     assert "plain.ply has no intensity" in shown
     assert "2 of 4 files failed" in shown
     assert sorted(path.name for path in out.iterdir()) == [
-        ".predictions.json",
+        ".predictions.jsonl",
         "classes.txt",
         "left.laz",
         "right.laz",
     ]
-    assert list(json.loads((out / ".predictions.json").read_text())["files"]) == ["left.laz", "right.laz"]
+    _, *lines = (out / ".predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)[0] for line in lines] == ["left.laz", "right.laz"]
 
 
 def test_a_neighbour_that_breaks_off_is_left_out(
@@ -378,6 +408,80 @@ def test_read_back(network: Path, tmp_path: Path) -> None:
     assert set(np.unique(arrays["label"])) <= set(CODES)
     assert main(["report", str(tmp_path / "out/a.laz"), f"--output={tmp_path / 'a.html'}"]) == 0
     assert "building" in (tmp_path / "a.html").read_text()
+
+
+# Objects
+
+
+def write_classifier(path: Path, features: tuple[str, ...] = ()) -> Path:
+    import pointvar as pv
+
+    config = DataConfig(name="folder", num_points=256, features=["one", *features])
+    names = ["one", *features]
+    model = pv.models.Classifier(
+        1 + 3 * len(features),
+        2,
+        channels=(8, 8),
+        head=8,
+        radii=(0.2, 0.4),
+        generator=generator(),
+        dropout=0.0,
+    )
+    pv.models.save(
+        model, path, task="classification", classes=['a "b", c', "d"], data=asdict(config),
+        features={"names": names},
+    )  # fmt: skip
+    return path
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_meshes_are_sampled_as_in_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The corners of a box are no cloud of its surface."""
+    network = write_classifier(tmp_path / "net.safetensors", ("normals",))
+    (tmp_path / "box").mkdir()
+    trimesh.creation.box((1, 2, 3)).export(tmp_path / "box/0.off")
+    notes = read_notes(network)
+    seen = command.read_sample(tmp_path / "box/0.off", notes)
+    trained = Folder(tmp_path, "classification", ["one", "normals"], cache=False)[0]
+    assert len(seen) == len(trained) == 2048
+    np.testing.assert_allclose(seen.points, trained.points - trained.points.min(0).values, atol=1e-6)
+    np.testing.assert_array_equal(seen.features, trained.features)
+    notes["data"]["num_points"] = 3000
+    assert len(command.read_sample(tmp_path / "box/0.off", notes)) == 3000
+    config = DataConfig(name="folder", path=str(tmp_path), num_points=3000, validation=0.5, features=["one"])
+    assert len(from_settings(config, "train")[0]) == 3000
+    assert main(["predict", str(network), str(tmp_path / "box/0.off"), "--device=cpu"]) == 0
+    assert "box/0.off" in capsys.readouterr().out
+
+
+def test_an_object_that_fails_is_told_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = write_classifier(tmp_path / "net.safetensors")
+    (tmp_path / "a.ply").write_text("ply")
+    write_ply(tmp_path / "b, c.ply", np.random.default_rng(0).random((300, 3)))
+    files = [tmp_path / "a.ply", tmp_path / "b, c.ply"]
+    assert run(network, files, tmp_path / "out") == 2
+    shown = capsys.readouterr()
+    assert "a.ply: cannot be read as ply" in shown.err
+    assert "1 of 2 files failed" in shown.err
+    with (tmp_path / "out/classes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == [str(files[1])]
+    assert rows[0]["class"] in ('a "b", c', "d")
+    assert run(network, files[:1], tmp_path / "out") == 2
+
+
+def test_a_folder_stands_for_its_files(network: Path, tmp_path: Path) -> None:
+    files, _ = left_and_right(tmp_path / "tiles")
+    (tmp_path / "tiles/notes.txt.bak").write_text("no cloud")
+    assert run(network, [tmp_path / "tiles"], tmp_path / "out") == 0
+    assert run(network, files, tmp_path / "named") == 0
+    for file in files:
+        assert (tmp_path / "out" / file.name).read_bytes() == (tmp_path / "named" / file.name).read_bytes()
 
 
 # The page

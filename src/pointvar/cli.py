@@ -6,6 +6,7 @@ import dis
 import errno
 import os
 import sys
+import warnings
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,16 +16,22 @@ from jsonargparse import ArgumentParser
 
 from pointvar import __version__
 from pointvar.commands import COMMANDS, parser_of
-from pointvar.registry import explained
+from pointvar.registry import did_you_mean, explained
+
+_python_format = warnings.formatwarning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand. An error that is meant for users ends in one line, any other in a traceback."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments and arguments[0] not in COMMANDS and (hint := did_you_mean(arguments[0], COMMANDS)):
+        print(f"pointvar: there is no command {arguments[0]}{hint}", file=sys.stderr)
+        return 2
     if not arguments or arguments[0] not in COMMANDS:
         _overview().parse_args(arguments)  # ends here: with help, the version, or an error
     command, *rest = arguments
-    debug = "--debug" in rest
+    debug, as_before = "--debug" in rest, warnings.formatwarning
+    warnings.formatwarning = _format_warning
     try:
         module, parser = import_module(f"pointvar.commands.{command}"), parser_of(command)
         settings = getattr(module, "TAKES_SETTINGS", False)
@@ -43,6 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"pointvar {command}: {told(error)}", file=sys.stderr)
         return 2
+    finally:
+        warnings.formatwarning = as_before
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What we tell users, without the line of code; any other warning as Python shows it."""
+    if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parent):
+        return f"pointvar: warning: {message}\n"
+    return _python_format(message, category, filename, lineno, line)
 
 
 def is_for_users(error: Exception) -> bool:

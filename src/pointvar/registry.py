@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)``, for the end of a message, or nothing where no known name is like this one."""
-    near = get_close_matches(name, list(known), 1)
+    names = list(known)
+    near = [each for each in names if each.endswith(f".{name}")] or get_close_matches(name, names, 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

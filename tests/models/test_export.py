@@ -1,6 +1,7 @@
 """Clouds, neighbourhoods and hierarchies as trees of tensors; networks as compiled and as exported graphs."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -141,6 +142,32 @@ def test_command(make, tmp_path, capsys):
     given = features_of(cloud, 2), pv.Hierarchy(cloud, **notes["hierarchy"])
     with torch.no_grad():
         assert_close(graph(*given), model(*given))
+
+
+def test_command_compares_by_the_scale_of_the_logits(tmp_path, monkeypatch):
+    """Sums in another order differ by a share of the largest logit; another network is refused."""
+    model, file = unet(), tmp_path / "graph.pt2"
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 10
+    pv.save(model, tmp_path / "model.safetensors", classes=["a", "b", "c"], task=model.task, data={})
+    export = pv.models.export
+
+    def slightly_other(model, *given, off=3e-5):
+        class Other(torch.nn.Module):
+            def forward(self, features, levels):
+                logits = model(features, levels)
+                return logits + off * logits.abs().max()
+
+        return export(Other(), *given)
+
+    monkeypatch.setattr(pv.models, "export", slightly_other)
+    assert main(["export", str(tmp_path / "model.safetensors"), f"--output={file}"]) == 0
+    file.unlink()
+    monkeypatch.setattr(pv.models, "export", partial(slightly_other, off=1e-2))
+    with pytest.raises(AssertionError):
+        main(["export", str(tmp_path / "model.safetensors"), f"--output={file}"])
+    assert not file.exists()
 
 
 def test_command_with_a_wrong_name(tmp_path, capsys):

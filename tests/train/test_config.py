@@ -109,6 +109,7 @@ top: {epochs: 30, evaluate_every: 1, votes: 1, seed: 0, threads: null, bf16: fal
     [
         ({"data": {"bath_size": 1}}, "--data.bath_size=1", "data.batch_size"),
         ({"epoch": 1}, "--epoch=1", "epochs"),
+        ({"lr": 1}, "--lr=1", "optimizer.lr"),
         ({"optimiser": {"rate": 1}}, "--optimiser.rate=1", "optimizer.rate"),
     ],
 )

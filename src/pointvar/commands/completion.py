@@ -8,6 +8,7 @@ It needs shtab: pip install shtab. The script is for this version; write it anew
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from importlib.util import find_spec
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -27,5 +28,6 @@ def run(arguments: argparse.Namespace) -> None:
     parser = ArgumentParser(prog="pointvar")
     commands = parser.add_subcommands()
     for name, text in COMMANDS.items():
-        commands.add_subcommand(name, parser_of(name), help=text)
+        with suppress(SystemExit):  # of reproduce, outside a checkout
+            commands.add_subcommand(name, parser_of(name), help=text)
     print(parser.get_completion_script(f"shtab-{arguments.shell}"))

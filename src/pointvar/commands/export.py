@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     with torch.no_grad():
         inputs = example(400, 50, 100)
         expected, found = model(*inputs), program.module()(*inputs)
-    torch.testing.assert_close(found, expected)
+    scale = float(expected.abs().max())  # of the logits: sums in another order differ by a share of it
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
     save_exported(program, output, **notes, hierarchy=levels.settings)
     difference = float((found - expected).abs().max())
     print(

@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from pointvar.commands import usable_cores
 if TYPE_CHECKING:
     from pointvar.data.survey import Survey
 
-MANIFEST, WORK = ".predictions.json", ".predicting"
+MANIFEST, WORK = ".predictions.jsonl", ".predicting"
 ATTEMPTS = 3
 """How often a file is given to worker processes that end in the middle."""
 
@@ -35,7 +36,7 @@ ATTEMPTS = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", type=Path, help="directory of a run, a saved network, or the name of one: pointvar/aerial")
-    add("files", type=Path, nargs="+", help="point clouds in any format that can be read")
+    add("files", type=Path, nargs="+", help="point clouds in any format that can be read, or folders of them")
     add("--output", type=Path, help="directory for labelled files (predictions), or for a table of classes")
     add("--probability", action="store_true", help="adds the dimension confidence to LAS and LAZ")
     add("--votes", type=int, default=1, help="augmented passes to sum over")
@@ -55,11 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Predicts each of the files."""
     from pointvar.commands.evaluate import network_of
 
-    for file in arguments.files:
-        if file.is_dir():
-            raise ValueError(f"{file} is a folder; give its files, such as {file}/*.ply")
-        if not file.exists():
-            raise ValueError(f"{file}: there is no such file")
+    arguments.files = [file for given in arguments.files for file in _files(given)]
     for name in ("votes", "points", "workers"):
         if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
             raise ValueError(f"--{name} must be positive, got {getattr(arguments, name)}")
@@ -71,23 +68,51 @@ def run(arguments: argparse.Namespace) -> int:
     return _segment(notes, arguments)
 
 
+def _files(given: Path) -> list[Path]:
+    """The file, or of a folder all files below it that can be read."""
+    from pointvar.data.folder import known_files
+
+    if not given.exists():
+        raise ValueError(f"{given}: there is no such file")
+    if given.is_file():
+        return [given]
+    if not (found := known_files(given)):
+        raise ValueError(f"{given}: there is no file in this folder that can be read")
+    return found
+
+
 def _classify(model: Any, notes: dict[str, Any], arguments: argparse.Namespace) -> int:
+    import csv
+    import io
+
     from pointvar.atomic import writable, write_atomically
+    from pointvar.data import BadFileError
     from pointvar.train import DataConfig, class_probabilities
 
-    config, classes = DataConfig(**notes["data"]), notes["classes"]
+    config, classes, files = DataConfig(**notes["data"]), notes["classes"], arguments.files
     model = model.to(device_of(arguments.device))
-    rows = ["file,class,probability\n"]
-    for file in arguments.files:
-        sample = read_sample(file, notes)
+    table, failed = io.StringIO(), 0
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow(["file", "class", "probability"])
+    for file in files:
+        try:
+            sample = read_sample(file, notes)
+        except BadFileError as error:
+            if len(files) == 1:
+                raise
+            failed += 1
+            print(f"pointvar predict: {error}", file=sys.stderr)
+            continue
         share = class_probabilities(model, [sample], config, arguments.votes, arguments.seed)[0]
         check_classes(share.numel(), classes, arguments.model)
         name, most = classes[int(share.argmax())], float(share.max())
-        print(f"{file}\t{name}\t{most:.4f}")
-        rows.append(f'"{file}","{name}",{most:.6f}\n')
+        print(f"{file}\t{name}\t{most:.4f}", flush=True)
+        rows.writerow([file, name, f"{most:.6f}"])
     if arguments.output is not None:
-        write_atomically(writable(arguments.output) / "classes.csv", "".join(rows))
-    return 0
+        write_atomically(writable(arguments.output) / "classes.csv", table.getvalue())
+    if failed:
+        print(f"{failed} of {len(files)} files failed", file=sys.stderr)
+    return 2 if failed else 0
 
 
 def check_classes(predicted: int, classes: Sequence[str], model: Path) -> None:
@@ -100,18 +125,21 @@ def check_classes(predicted: int, classes: Sequence[str], model: Path) -> None:
 
 
 def read_sample(path: Path, notes: dict[str, Any]) -> Any:
-    """A file as a network that classifies takes it."""
+    """A file as a network that classifies takes it; of a mesh, points on its surface, as in training."""
     import torch
 
-    from pointvar.data import Sample, read_points
+    from pointvar.data import BadFileError, Sample, read_points
     from pointvar.data.features import scaled_features
+    from pointvar.data.formats import mesh_points, sampled
     from pointvar.train.predict import feature_notes
 
     arrays = read_points(path)
+    if len(arrays.get("faces", ())):
+        arrays = sampled(arrays, mesh_points(notes["data"].get("num_points")), path)
     try:
         features = scaled_features(arrays, feature_notes(notes))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise BadFileError(f"{path}: {error}") from error
     near = torch.from_numpy((arrays["points"] - arrays["points"].min(0)).astype("float32"))
     return Sample(near, torch.from_numpy(features), -1, path.stem)
 
@@ -237,9 +265,10 @@ def check_targets(files: Sequence[Path], output: Path) -> None:
     from pointvar.data.relabel import copy_name
 
     taken: dict[Path, Path] = {}
+    folder, given = output.resolve(), set(files)
     for file in files:
-        target = output.resolve() / copy_name(file)
-        if target in files:
+        target = folder / copy_name(file)
+        if target in given:
             raise ValueError(f"{target} would be written over: choose another folder, --output=FOLDER")
         if target in taken:
             raise ValueError(
@@ -332,7 +361,7 @@ def device_of(name: str) -> str:
 
 
 class Record:
-    """Which files are finished by which network: a small file in the output folder.
+    """Which files are finished by which network: a small file in the output folder, with a line for each.
 
     An entry holds as long as the network and the options are the same, the file and its neighbours have not
     been changed, and the copy is the one that was written.
@@ -347,11 +376,14 @@ class Record:
         options = {name: kept[name] for name in ("votes", "seed", "points", "probability")}
         digest = hashlib.sha256(model.read_bytes()).hexdigest()
         self.made_by = {"network": digest, "halo": job.survey.halo, **options}
-        try:
-            content = json.loads(self.path.read_text("utf8"))
-            self.files = dict(content["files"]) if content["made_by"] == self.made_by else {}
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that is whole
-            self.files = {}
+        self.files: dict[str, Any] = {}
+        self.begun = False
+        with suppress(OSError, ValueError, TypeError):  # there is none; the last line may not be whole
+            first, *lines = self.path.read_text("utf8").splitlines()
+            if json.loads(first) == self.made_by:
+                for line in lines:
+                    name, state = json.loads(line)
+                    self.files[name] = state
 
     def target(self, file: Path) -> Path:
         from pointvar.data.relabel import copy_name
@@ -365,8 +397,15 @@ class Record:
     def add(self, file: Path) -> None:
         from pointvar.atomic import write_atomically
 
-        self.files[self.target(file).name] = self._state(file)
-        write_atomically(self.path, json.dumps({"made_by": self.made_by, "files": self.files}, indent=1))
+        name = self.target(file).name
+        self.files[name] = self._state(file)
+        if self.begun:  # a line more, for there may be thousands
+            with self.path.open("a", encoding="utf8") as lines:
+                lines.write(json.dumps([name, self.files[name]]) + "\n")
+        else:
+            content = [self.made_by, *self.files.items()]
+            write_atomically(self.path, "".join(json.dumps(each) + "\n" for each in content))
+            self.begun = True
 
     def _state(self, file: Path) -> list[list[Any]]:
         paths = [self.target(file), file, *sorted(self.job.survey.neighbors(file))]

@@ -14,7 +14,17 @@ from torch import Tensor
 from pointvar.data.base import Errors, PointData, Task, check_choice, path_of, require, tensor, usable
 from pointvar.data.cache import Cache, converted, resolve_cache
 from pointvar.data.features import apply_scale, columns_of
-from pointvar.data.formats import FORMATS, LABELS, Array, Arrays, BadFileError, read_points, sampled
+from pointvar.data.formats import (
+    FORMATS,
+    LABELS,
+    MESH_POINTS,
+    Array,
+    Arrays,
+    BadFileError,
+    mesh_points,
+    read_points,
+    sampled,
+)
 from pointvar.data.names import GROUND
 from pointvar.data.sample import Sample
 
@@ -62,7 +72,7 @@ class Folder(PointData):
         classes: Classes = None,
         label: str = "label",
         columns: Sequence[str] | None = None,
-        num_points: int = 2048,
+        num_points: int = MESH_POINTS,
         errors: Errors = "raise",
         cache: Cache | Path | str | bool = True,
         ignore: Collection[int | str] = (),
@@ -250,6 +260,7 @@ def from_settings(settings: Any, split: str) -> Folder:
         settings.columns if settings.features is None else settings.features,
         settings.classes,
         settings.label,
+        num_points=mesh_points(settings.num_points),
         errors=settings.errors,
         ignore=settings.ignore,
         ground=settings.ground,

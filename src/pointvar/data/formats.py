@@ -33,6 +33,7 @@ from pointvar.limits import check_size
 
 POINTS = ("points", "xyz", "pos", "position", "positions", "coord", "coords", "data", "vertices")
 LABELS = ("label", "labels", "class", "classification", "category", "semantic", "segment")
+MESH_POINTS = 2048
 PLY_BYTES = {
     **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
     **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
@@ -97,6 +98,11 @@ def write_ply(path: Path | str | BinaryIO, points: ArrayLike, **columns: ArrayLi
     rows = np.rec.fromarrays(list(table.values()), [(name, array.dtype) for name, array in table.items()])
     with writing(path) if isinstance(path, (str, Path)) else nullcontext(path) as file:
         plyfile.PlyData([plyfile.PlyElement.describe(rows, "vertex")]).write(file)
+
+
+def mesh_points(num_points: int | None = None) -> int:
+    """How many points are sampled on a mesh of which so many are drawn in each epoch."""
+    return max(num_points or 0, MESH_POINTS)
 
 
 def sampled(arrays: Arrays, num_points: int, path: Path) -> Arrays:

@@ -20,6 +20,7 @@ from pointvar.data.formats import (
     BadFileError,
     checked,
     gathered,
+    mesh_points,
     named,
     optional,
     read_points,
@@ -67,7 +68,6 @@ FEATURES = ("intensity", "colors", "return_number", "number_of_returns")
 """Columns that help to tell classes apart."""
 RARE, FEW = 0.001, 5
 """Share of the points, or number of files, of a class below which there is little to learn it from."""
-MESH_POINTS = 2048  # as `Folder` samples them
 FAR = 10_000  # sizes of a cloud from 0, where float32 loses its points
 
 
@@ -212,7 +212,7 @@ def inspect_folder(
         try:
             arrays = _read(path, sizes.get(path, 0))
             if len(arrays.get("faces", ())) and task != "segmentation":
-                arrays = sampled(arrays, max(num_points, MESH_POINTS), path)
+                arrays = sampled(arrays, mesh_points(num_points), path)
         except BadFileError as error:
             bad[name] = str(error)
             continue

@@ -90,11 +90,11 @@ class Survey:
         """The files whose extent comes near that of this one."""
         if path not in self.tiles:
             return []
-        low, high = self._around(path)
+        (left, bottom), (right, top) = self._around(path)
         return [
             other
-            for other, tile in self.tiles.items()
-            if other != path and (low <= np.array(tile.high)).all() and (np.array(tile.low) <= high).all()
+            for other, ((x, y), (far_x, far_y), *_) in self.tiles.items()
+            if left <= far_x and x <= right and bottom <= far_y and y <= top and other != path
         ]
 
     @contextmanager

@@ -18,7 +18,7 @@ from pointvar.limits import check_yaml
 from pointvar.models.names import NETWORKS
 from pointvar.nn.names import NORMS
 from pointvar.recipes import RECIPES as RECIPES
-from pointvar.registry import Registry, explained
+from pointvar.registry import Registry, did_you_mean, explained
 
 NORM_FREE = RECIPES["norm-free"]
 """What a run is unless it is told otherwise; the recipe ``published`` gives the paper's."""
@@ -362,7 +362,8 @@ def _given(source: str | Path | Mapping[str, Any]) -> Any:
     if str(source) in RECIPES:
         return RECIPES[str(source)]
     if not Path(source).is_file():
-        raise ValueError(f"neither a YAML file nor a recipe; recipes: {', '.join(RECIPES)}")
+        hint = did_you_mean(str(source), RECIPES)
+        raise ValueError(f"neither a YAML file nor a recipe{hint}; recipes: {', '.join(RECIPES)}")
     try:
         text = Path(source).read_text("utf8")
     except UnicodeDecodeError as error:
