@@ -19,7 +19,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
 STABLE = 12  # the wheel of Python 3.12 serves all that follow
-TORCH = "https://download.pytorch.org/whl/cpu"
 
 
 def say(text: str) -> None:
@@ -110,7 +109,7 @@ def check(minor: int, interpreter: str) -> None:
     clean |= {"PATH": str(python.parent), "OMP_NUM_THREADS": "1"}
     torch = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert torch
-    extra = ["--only-binary=:all:", "--extra-index-url", TORCH]
+    extra = ["--only-binary=:all:"]  # from where, pip's own settings say
     pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     there = subprocess.run(
         [*map(str, pip), "--no-deps", "--dry-run", torch[0], *extra], env=clean, capture_output=True
