@@ -36,8 +36,6 @@ from pointvar.train import Config, Data, evaluate, fit, load_config, load_data
 TARGET = Path(__file__).parents[1] / "src" / "pointvar" / "models" / "trained"
 RECIPE = {
     "model": {"method": "KPConvN"},
-    # The best rate of norm-free on both, see results/table-norm-free-rates.md.
-    "optimizer": {"rate": 0.1},
     "init": {"batches": 50},
     "evaluate_every": 10_000,  # once, at the end
     "logger": "none",
