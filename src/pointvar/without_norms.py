@@ -132,7 +132,6 @@ def norm_free(
     center: Center = "auto",
     residual: str = "keep",
     target: float = 1.0,
-    head: float = 0.1,
     num_batches: int | None = None,
     generator: torch.Generator | None = None,
 ) -> NormFreeReport:
@@ -150,7 +149,6 @@ def norm_free(
             it; ``"scale"``: of L branches each gets 1 / L of the target, so that a stream ends at about twice
             what it began with; ``"zero"``: each begins at 0.
         target: second moment of the outputs of layers.
-        head: second moment of the outputs of the last layer, as a multiple of the target.
 
     Left as they are: layers whose weights are all 0 or whose bias is the identity matrix, frozen ones,
     modules that are not linear in their weights. The report names each of them, with its share of the
@@ -185,7 +183,7 @@ def norm_free(
             report.branches = dict.fromkeys(
                 live, target * (1 if residual == "keep" else 1 / max(len(live), 1))
             )
-            targets |= report.branches | _small_targets(streams, target, head)
+            targets |= report.branches | _small_targets(streams, target)
             report.init = variance_init(
                 model,
                 every,
@@ -214,11 +212,10 @@ def norm_free(
     return report
 
 
-def _small_targets(streams: Streams, target: float, head: float) -> dict[str, float]:
-    """Second moments of the head, and of what is added to an identity matrix."""
+def _small_targets(streams: Streams, target: float) -> dict[str, float]:
+    """Second moments of what is added to an identity matrix."""
     # x (I + T) has 1 + k m times the second moment of x, for a matrix T of size k and second moment m.
-    targets = {name: 0.01 * target / size for name, size in streams.transforms.items()}
-    return targets | ({streams.order[-1]: head * target} if streams.order else {})
+    return {name: 0.01 * target / size for name, size in streams.transforms.items()}
 
 
 def _on_purpose(model: nn.Module, layers: list[Layer]) -> dict[str, str]:
