@@ -190,7 +190,7 @@ def test_a_claim_that_no_longer_holds_changes_the_page(tmp_path):
 def check_any_network(text, records):
     """By loops: every cell is the mean over the seeds that there are, or a dash."""
     tables = dict(re.findall(r"\*\*ModelNet10, batch (\d)\*\*\n\n((?:\|.*\n?)+)", text))
-    assert sorted(tables) == ["1", "2"]
+    assert {str(record["cell"]["batch"]) for record in records} <= set(tables)
     for batch, table in tables.items():
         for (network, column), shown in cells(table.rstrip("\n")).items():
             wanted = {"batch": int(batch), "network": network, "column": column}
