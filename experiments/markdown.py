@@ -172,8 +172,10 @@ def _legend(grid: Grid) -> Iterator[str]:
 def _circumstances(grid: Grid, records: Records, changed: int) -> Iterator[str]:
     for scenario in grid.scenarios:
         cells = [cell for cell in grid.cells() if cell["data"] == scenario.name]
-        config = grid.config(cells[0])
-        own = "network" in cells[0] and "method" not in cells[0]  # those of methods are ours
+        own_optimizer = {c for c, changed in grid.by_column.items() if "optimizer.name" in changed}
+        plain = next((cell for cell in cells if cell.get("column") not in own_optimizer), cells[0])
+        config = grid.config(plain)
+        own = "network" in plain and "method" not in plain  # those of methods are ours
         yield f"{scenario.text}; preset {scenario.preset}: {describe(config, own)}."
         lasting = {cell.get("batch"): grid.settings(cell).get("epochs", config.epochs) for cell in cells}
         if len(set(lasting.values())) > 1:

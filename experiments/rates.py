@@ -17,6 +17,7 @@ from experiments.options import Options
 from experiments.scenarios import Scenario, with_validation
 from experiments.settings import Settings
 from experiments.store import Store
+from pointvar.train import RECIPES
 
 RATES = (0.003, 0.01, 0.03, 0.1)
 """Of SGD; columns of AdamW have a tenth of each."""
@@ -43,7 +44,7 @@ def with_rates(
     known = known or {}
     choice = choosing_rates(grid, choosing, {column for *_, column in known}, rates, shorter)
     yield choice
-    chosen = known | best_rates(choice, options, by)
+    chosen = best_rates(choice, options, by)
     bare = ("data", "column")  # axes whose values say what they are
     shown = ", ".join(
         f"{' '.join(str(v) if k in bare else f'{k} {v}' for k, v in zip(by, place, strict=True))} {rate:g}"
@@ -51,9 +52,20 @@ def with_rates(
     )
     among = ", ".join(f"{rate:g}" for rate in rates)
     tenth = " (AdamW: a tenth of these)" if rates is RATES else ""
-    note = f"Rates, each the best of {among}{tenth} on validation data: {shown or 'none yet'}."
-    more = _rated(grid.more, lambda cell: chosen.get(tuple(cell[axis] for axis in by), rates[0]))
-    yield replace(grid, more=more, notes=[*grid.notes, note])
+    notes = [f"Rates, each the best of {among}{tenth} on validation data: {shown or 'none yet'}."]
+    if known:
+        given = dict.fromkeys(f"{column} {rate:g}" for (*_, column), rate in known.items())
+        notes.append(f"Rates that are not chosen, but those of the recipe: {', '.join(given)}.")
+    every = known | chosen
+    more = _rated(grid.more, lambda cell: every.get(tuple(cell[axis] for axis in by), rates[0]))
+    yield replace(grid, more=more, notes=[*grid.notes, *notes])
+
+
+def recipe_rates(grid: Grid, columns: Sequence[str] = EVERYWHERE) -> Rates:
+    """The rate of the recipe norm-free for these columns, as a user gets it."""
+    rate = RECIPES["norm-free"]["optimizer"]["rate"]
+    places = [tuple(cell[axis] for axis in BY) for cell in grid.cells()]
+    return {place: rate for place in places if place[-1] in columns}
 
 
 def choosing_rates(

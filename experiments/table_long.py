@@ -7,7 +7,7 @@ from experiments.claims import Claim
 from experiments.grid import Grid, Grids
 from experiments.long import shapes_long, shapes_short
 from experiments.options import Options
-from experiments.rates import with_rates
+from experiments.rates import recipe_rates, with_rates
 
 METHODS = ("MCConv", "PCCNN", "KPConvN")
 HEAD = "BN, not in the head"
@@ -50,4 +50,4 @@ def grids(options: Options) -> Grids:
         keep=lambda cell: cell["column"] != HEAD or cell["method"] == METHODS[0],
         claims=CLAIMS,
     )
-    yield from with_rates(grid, options, CHOOSING, shorter=shapes_short)
+    yield from with_rates(grid, options, CHOOSING, recipe_rates(grid), shorter=shapes_short)

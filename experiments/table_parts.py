@@ -6,9 +6,8 @@ from experiments.claims import Claim
 from experiments.columns import PARTS
 from experiments.grid import Grid, Grids
 from experiments.options import Options
-from experiments.rates import Rates, with_rates
-from experiments.table_norm_free import BATCHES, CHOOSING, REPEATED, planned, shapes_and_scans
-from pointvar.train import RECIPES
+from experiments.rates import recipe_rates, with_rates
+from experiments.table_norm_free import CHOOSING, REPEATED, planned, shapes_and_scans
 
 CHANGED = (*(f"norm-free without {part}" for part in PARTS), "norm-free, centred")
 OPTIMISERS = ("norm-free, SGD", "BN, AdamW", "GN, AdamW")
@@ -20,9 +19,6 @@ CLAIMS = {
 
 def grids(options: Options) -> Grids:
     scenarios = shapes_and_scans(options)
-    rate = RECIPES["norm-free"]["optimizer"]["rate"]
-    places = [(scenario.name, batch) for scenario in scenarios for batch in BATCHES[scenario.metric]]
-    known: Rates = {(*place, column): rate for place in places for column in ("norm-free", *CHANGED)}
     grid = Grid(
         "table-parts",
         "The recipe without each of its parts, and with one more",
@@ -31,6 +27,5 @@ def grids(options: Options) -> Grids:
         seeds=1,
         keep=lambda cell: planned(scenarios, cell),
         claims=CLAIMS,
-        notes=["The recipe without a part or with one more keeps its rate; other columns have their own."],
     )
-    yield from with_rates(grid, options, CHOOSING, known)
+    yield from with_rates(grid, options, CHOOSING, recipe_rates(grid, ("norm-free", *CHANGED)))

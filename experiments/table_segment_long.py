@@ -7,7 +7,7 @@ from experiments.claims import Claim
 from experiments.grid import Grid, Grids
 from experiments.long import scans_long, scans_short
 from experiments.options import Options
-from experiments.rates import with_rates
+from experiments.rates import recipe_rates, with_rates
 
 METHODS = ("MCConv", "KPConvN")
 COLUMNS = ("norm-free", "GN", "BN", "direct", "transfer")
@@ -37,4 +37,4 @@ def grids(options: Options) -> Grids:
         claims=CLAIMS,
         notes=["The transfer column takes a table that was made from other data."],
     )
-    yield from with_rates(grid, options, {"method": METHODS[:1]}, shorter=scans_short)
+    yield from with_rates(grid, options, {"method": METHODS[:1]}, recipe_rates(grid), shorter=scans_short)

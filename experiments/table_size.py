@@ -7,7 +7,7 @@ from experiments.claims import Claim
 from experiments.grid import Grid, Grids
 from experiments.long import shapes_size, shapes_size_short
 from experiments.options import Options
-from experiments.rates import with_rates
+from experiments.rates import recipe_rates, with_rates
 
 METHODS = ("MCConv", "PCCNN")
 COLUMNS = ("norm-free", "GN", "direct")
@@ -29,4 +29,6 @@ def grids(options: Options) -> Grids:
         seeds=1,
         claims=CLAIMS,
     )
-    yield from with_rates(grid, options, {"method": METHODS[:1]}, shorter=shapes_size_short)
+    yield from with_rates(
+        grid, options, {"method": METHODS[:1]}, recipe_rates(grid), shorter=shapes_size_short
+    )

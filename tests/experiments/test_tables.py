@@ -207,15 +207,25 @@ def test_the_features_of_the_tile_are_scaled_by_the_half_to_train(tmp_path):
 
 def test_a_rate_counts_as_chosen_when_all_were_tried(tmp_path):
     choice, table = grids_of("table-long", Options(tmp_path))
-    assert table.notes[-1].endswith("none yet.")
+    assert table.notes[-2].endswith("none yet.")
     store = Store(tmp_path / "table-long-rates.jsonl")
     for cell in choice.select(["batch=2", "column=GN"]):
         result = {"accuracy": 0.5 - abs(cell["rate"] - 0.01), "diverged": None}
         store.append({"cell": cell, "result": result, "recipe": fingerprint(choice.settings(cell))})
     *_, table = grids_of("table-long", Options(tmp_path))
-    assert table.notes[-1].endswith("validation data: Shapes batch 2 GN 0.01.")
+    assert table.notes[-2].endswith("validation data: Shapes batch 2 GN 0.01.")
     chosen = [table.settings(c) for c in table.cells() if (c["batch"], c["column"]) == (2, "GN")]
     assert {settings["optimizer.rate"] for settings in chosen} == {0.01}
+
+
+@pytest.mark.parametrize("name", ["table-long", "table-size", "table-segment-long", "table-parts"])
+def test_norm_free_is_trained_at_the_rate_of_its_recipe(name, tmp_path):
+    """As a user gets it; where the recipe as such is compared, nothing chooses another rate for it."""
+    choice, table = grids_of(name, Options(tmp_path))
+    assert "norm-free" not in {cell["column"] for cell in choice.cells()}
+    rates = {table.settings(c)["optimizer.rate"] for c in table.cells() if c["column"] == "norm-free"}
+    assert rates == {RECIPES["norm-free"]["optimizer"]["rate"]}
+    assert "recipe: norm-free 0.003" in table.notes[-1]
 
 
 FEW = scenarios.Scenario(
