@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from convolution_cases import BASES, features_of, seeded, two_clouds
@@ -233,6 +234,64 @@ def test_what_is_written_into_the_weight_is_not_lost(read):
     torch.testing.assert_close(conv.weight, plain.weight)
     twin = pickle.loads(pickle.dumps(copy.deepcopy(conv)))
     torch.testing.assert_close(twin(features, hood), plain(features, hood))
+
+
+def _copy_by_hand(conv):
+    state = conv.state_dict()
+    state["weight"].copy_(2 * state["weight"])
+
+
+def _replace_by_a_parameter(conv):
+    conv.weight = nn.Parameter(2 * conv.weight.detach())
+
+
+def _assign_data(conv):
+    conv.weight.data = 2 * conv.weight.data
+
+
+DOUBLED = {
+    "data": lambda conv: conv.weight.data.mul_(2),
+    "data, assigned": _assign_data,
+    "numpy": lambda conv: np.multiply(conv.weight.numpy(force=True), 2, conv.weight.numpy(force=True)),
+    "read once more": lambda conv: conv.weight.mul_(2 * conv.weight.numel() / conv.weight[:].numel()),
+    "a loader of one's own": _copy_by_hand,
+    "a parameter": _replace_by_a_parameter,
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("write", DOUBLED)
+def test_no_way_to_write_is_lost(write, grad):
+    conv, features, hood = conv_of("Gaussian", bias=False), features_of(two_clouds()), two_clouds()
+    before = conv(features, hood)
+    with torch.set_grad_enabled(grad):
+        DOUBLED[write](conv)
+    torch.testing.assert_close(conv(features, hood), 2 * before)
+    torch.testing.assert_close(conv.state_dict()["weight"], conv.weight.detach())
+    assert [name for name, _ in conv.named_parameters()] == ["coordinates"]
+
+
+def test_a_weight_that_is_read_twice_has_a_graph_of_its_own_each_time():
+    conv = conv_of("Gaussian")
+    for _ in range(2):
+        conv.weight.square().sum().backward()
+    twice = conv.coordinates.grad.clone()
+    conv.zero_grad()
+    (2 * conv.weight.square().sum()).backward()
+    torch.testing.assert_close(twice, conv.coordinates.grad)
+    value = torch.func.vmap(
+        lambda c: torch.func.functional_call(_Reading(conv), {"conv.coordinates": c}, ())
+    )(torch.stack([conv.coordinates.detach()] * 2))
+    torch.testing.assert_close(value, conv.weight.detach().sum().expand(2))
+
+
+class _Reading(nn.Module):
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self):
+        return self.conv.weight.sum()
 
 
 def test_tools_that_replace_a_parameter_still_do():

@@ -39,7 +39,7 @@ class PointConvolution(nn.Module):
         unit_response: divides by the response s.
         precondition: learns the weights in coordinates in which the basis functions do not overlap, see
             ``pointvar.precondition``. The parameter is then ``coordinates``, and ``weight`` is computed from
-            it: set it as ``conv.weight = value``, as what is written into it in place is lost.
+            it. It may be set, and written into as long as no pass has been made since it was asked for.
         method: a name to be shown.
         generator: where the weights come from; default: torch's global generator.
 
@@ -99,11 +99,9 @@ class PointConvolution(nn.Module):
     def weight(self) -> Tensor:
         """W, ``[K, C, O]``, as published. What is written into it in place counts from then on."""
         if self.precondition:
-            self._take_over()
-            weight = weight_of(self.preconditioner, self.coordinates)
-            if not (torch.compiler.is_compiling() or weight.is_inference()):
-                self._shown.remember(weight)
-            return weight
+            if self._shown.written() is not None:
+                self._take_over()
+            return self._shown.show(weight_of(self.preconditioner, self.coordinates))
         found = self._parameters.get("weight", self.__dict__.get("weight"))
         if found is None:
             raise AttributeError("a convolution whose weight was taken away")
@@ -121,13 +119,21 @@ class PointConvolution(nn.Module):
         with torch.no_grad():
             self.coordinates.copy_(coordinates_of(self.preconditioner, value.to(self.coordinates)))
 
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """With preconditioning, a parameter in the place of the weight is a value of it."""
+        if name == "weight" and param is not None and "coordinates" in self._parameters:
+            self.weight = param.detach()
+        else:
+            super().register_parameter(name, param)
+
     def _take_over(self) -> None:
         """With preconditioning: what was written into the weight since it was asked for."""
         if torch.compiler.is_compiling():
             return
-        written = self._shown.forget()
+        written = self._shown.written()
+        self._shown.forget()
         if written is not None:
-            self.weight = written.detach()
+            self.weight = written
 
     @property
     def learned(self) -> Tensor:
@@ -257,19 +263,33 @@ class PointConvolution(nn.Module):
 
 
 class _Shown:
-    """A weight that was computed for somebody, who may write into it. No copy and no file has it."""
+    """The weight that was computed for somebody, who may write into it. No copy and no file has it."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self.weight: Tensor | None = None
-        self.version = 0
+        self.before: Tensor | None = None
 
-    def remember(self, weight: Tensor) -> None:
-        self.weight, self.version = weight, weight._version
+    def show(self, weight: Tensor) -> Tensor:
+        """The weight, in the memory of the one shown before if it is the same, so that either may be written
+        into: ``conv.weight.mul_(2 / conv.weight.std())``."""
+        watched = not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+        if not watched or weight.is_inference():
+            return weight
+        if self.weight is not None and self.before is not None and torch.equal(weight, self.before):
+            weight.data = self.weight.data
+        else:
+            self.before = weight.detach().clone()
+        self.weight = weight
+        return weight
 
-    def forget(self) -> Tensor | None:
-        """The weight, if it was written into."""
-        weight, self.weight = self.weight, None
-        return weight if weight is not None and weight._version != self.version else None
+    def written(self) -> Tensor | None:
+        """The weight, if it is not as it was: no version tells what was written by way of ``.data``."""
+        if torch.compiler.is_compiling() or self.weight is None or self.before is None:
+            return None
+        return None if torch.equal(self.weight, self.before) else self.weight.detach()
 
     def __reduce__(self) -> Any:
         return _Shown, ()
@@ -283,7 +303,8 @@ def _save_written(conv: nn.Module, *_: Any) -> None:
 def _save_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
     """Puts W into a state dict."""
     if isinstance(conv, PointConvolution) and conv.precondition:
-        state[prefix + "weight"] = weight_of(state[prefix + "preconditioner"], state[prefix + "coordinates"])
+        weight = weight_of(state[prefix + "preconditioner"], state[prefix + "coordinates"])
+        state[prefix + "weight"] = conv._shown.show(weight)  # who loads by hand copies into it
 
 
 def _load_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
