@@ -176,10 +176,23 @@ def test_errors_and_names():
         basis.SphericalBins(azimuth=0)
     with pytest.raises(ValueError, match="1, 2 or 3 dimensions, got 4"):
         basis.SphericalBins(dim=4)
-    with pytest.raises(ValueError, match="nominal radius must be positive, got 0"):
+    with pytest.raises(ValueError, match="nominal radius must be positive and finite, got 0"):
         basis.MLP(radius=0)
     with pytest.raises(TypeError, match="abstract"):
         basis.Basis()
+    for value in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"sigma must be positive and finite, got {value}"):
+            basis.Gaussian(sigma=value)
+        with pytest.raises(ValueError, match=f"width must be positive and finite, got {value}"):
+            basis.LinearCorrelation(width=value)
+    for kind in (basis.MLP, basis.Dot):
+        for dim in (0, 4):
+            with pytest.raises(ValueError, match=f"1, 2 or 3 dimensions, got {dim}"):
+                kind(dim=dim)
+    with pytest.raises(ValueError, match="kernel points must be finite"):
+        basis.Gaussian(points=torch.tensor([[0.0, float("nan")]]))
+    with pytest.raises(TypeError, match="kernel points must be a tensor"):
+        basis.Gaussian(points=[[0.0, 0.0]])
     assert repr(basis.SphericalBins()) == "SphericalBins(1 x 5 x 3 + 1, dim=3)"
     assert repr(basis.LinearCorrelation(5, 2, width=0.5)) == "LinearCorrelation(5, dim=2, width=0.5)"
     assert "slope=0.2, scaled=True" in repr(basis.MLP())

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,11 +84,22 @@ class TestConstructor:
         with pytest.raises(ValueError, match="there are 5 points"):
             PointCloud(torch.zeros(5, 3), lengths)
 
+    def test_rejects_lengths_whose_sum_wraps_around(self):
+        """2^64 + 5, which is 5 in 64 bits."""
+        with pytest.raises(ValueError, match=f"sum to {2**64 + 5}, but there are 5 points"):
+            PointCloud(torch.zeros(5, 3), [2**62] * 4 + [5])
+
+    def test_takes_lengths_of_numpy(self):
+        assert PointCloud(torch.zeros(5, 3), np.array([2, 3])).lengths.tolist() == [2, 3]
+
     def test_rejects_negative_lengths(self):
         with pytest.raises(ValueError, match="negative"):
             PointCloud(torch.zeros(5, 3), [6, -1])
 
-    @pytest.mark.parametrize("lengths", [[2.0, 3.0], torch.tensor([5.0]), 5, torch.tensor([True] * 5)])
+    @pytest.mark.parametrize(
+        "lengths",
+        [[2.0, 3.0], torch.tensor([5.0]), 5, torch.tensor([True] * 5), "ab", [5, None], [[5], [1, 2]]],
+    )
     def test_rejects_lengths_that_are_no_integers(self, lengths):
         with pytest.raises(TypeError, match="integers"):
             PointCloud(torch.zeros(5, 3), lengths)
@@ -161,6 +173,10 @@ class TestFromBatch:
     def test_rejects_other_shapes(self, shape):
         with pytest.raises(ValueError, match="one cloud index per point"):
             PointCloud.from_batch(torch.rand(3, 3), torch.zeros(shape, dtype=torch.int64))
+
+    def test_rejects_points_that_are_no_tensor(self):
+        with pytest.raises(TypeError, match=r"points must be a torch\.Tensor"):
+            PointCloud.from_batch([[0.0, 0.0]], torch.zeros(1, dtype=torch.int64))
 
 
 class TestParts:

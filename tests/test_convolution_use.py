@@ -184,6 +184,28 @@ def test_errors_of_the_constructor():
         PointConvolution(0, 2, basis.Dot(), estimator.Sum())
 
 
+def test_what_is_wrong_with_an_own_basis_or_estimator_is_told():
+    class Sizeless(pv.Basis):
+        def forward(self, offsets, radius):
+            return offsets
+
+    class Weights(pv.Estimator):
+        def forward(self, hood):
+            return weights
+
+    with pytest.raises(TypeError, match="Sizeless must set size"):
+        PointConvolution(3, 2, Sizeless(), estimator.Sum())
+    hood = two_clouds()
+    for b in (basis.Gaussian(4), basis.MLPCorrelation(4)):  # in native kernels and in plain torch
+        conv = PointConvolution(3, 2, b, Weights()).double()
+        weights = [1.0] * hood.num_edges
+        with pytest.raises(TypeError, match=r"Weights must give a tensor of \[E\] weights, .* got list"):
+            conv(features_of(hood), hood)
+        weights = torch.ones(hood.num_edges, dtype=torch.float32)
+        with pytest.raises(TypeError, match=r"Weights must give weights in .*float64, got torch\.float32"):
+            conv(features_of(hood), hood)
+
+
 def test_own_basis_and_estimator():
     """What a user writes in plain torch goes through the same layer; wrong shapes are told."""
 

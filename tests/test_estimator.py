@@ -187,7 +187,7 @@ def test_no_queries_and_no_edges():
 
 def test_errors_and_names():
     for kind in (estimator.MonteCarlo, estimator.LearnedDensity):
-        with pytest.raises(ValueError, match="bandwidth must be positive, got 0"):
+        with pytest.raises(ValueError, match="bandwidth must be positive and finite, got 0"):
             kind(0)
     with pytest.raises(TypeError, match="abstract"):
         estimator.Estimator()

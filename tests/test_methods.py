@@ -124,6 +124,8 @@ def test_spherical_bins_are_split_evenly():
     assert bins(num_basis=16, dim=2) == (1, 15, 1)
     assert bins(num_basis=7, dim=1, radial=3) == (3, 2, 1)
     assert methods.SPHConv(1, 1, authors_azimuth=True).basis.authors_azimuth
+    with pytest.raises(ValueError, match="each coordinate needs a bin, got 0 x"):
+        pv.SPHConv(3, 2, radial=0)
     with pytest.raises(ValueError, match=r"16 bins are not 1 \+ 2 shells of equal bins in 3D"):
         methods.SPHConv(1, 1, radial=2)
 

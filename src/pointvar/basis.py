@@ -117,7 +117,7 @@ class Gaussian(_AroundPoints):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_basis, dim, points, generator)
-        self.sigma = 0.4 * self.spacing if sigma is None else float(sigma)
+        self.sigma = 0.4 * self.spacing if sigma is None else _length("sigma", sigma)
 
     def native(self, offsets: Tensor, radius: Tensor) -> Native:
         return Native("gaussian", offsets, self.points.flatten(), (self.sigma,))
@@ -146,7 +146,7 @@ class LinearCorrelation(_AroundPoints):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_basis, dim, points, generator)
-        self.width = self.spacing if width is None else float(width)
+        self.width = self.spacing if width is None else _length("width", width)
 
     def native(self, offsets: Tensor, radius: Tensor) -> Native:
         return Native("linear", offsets, self.points.flatten(), (self.width,))
@@ -216,8 +216,7 @@ class SphericalBins(Basis):
         super().__init__()
         if min(radial, azimuth, polar) < 1:
             raise ValueError(f"each coordinate needs a bin, got {radial} x {azimuth} x {polar}")
-        if dim not in (1, 2, 3):
-            raise ValueError(f"spherical bins exist in 1, 2 or 3 dimensions, got {dim}")
+        _check_dim(dim)
         self.dim, self.radial, self.authors_azimuth = dim, radial, authors_azimuth
         self.azimuth = azimuth if dim > 1 else 2
         self.polar = polar if dim == 3 else 1
@@ -282,8 +281,9 @@ class MLP(Basis):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if radius is not None and not radius > 0:
-            raise ValueError(f"the nominal radius must be positive, got {radius}")
+        _check_dim(dim)
+        if radius is not None:
+            _length("the nominal radius", radius)
         self.size, self.dim, self.slope, self.scaled, self.radius = num_basis, dim, slope, scaled, radius
         self.linear = nn.Linear(dim, num_basis)
         self.norm = nn.BatchNorm1d(num_basis) if batch_norm else None
@@ -381,6 +381,7 @@ class Dot(Basis):
 
     def __init__(self, dim: int = 3) -> None:
         super().__init__()
+        _check_dim(dim)
         self.size, self.dim = dim + 1, dim
 
     def native(self, offsets: Tensor, radius: Tensor) -> Native:
@@ -393,10 +394,25 @@ class Dot(Basis):
         return f"dim={self.dim}"
 
 
+def _check_dim(dim: int) -> None:
+    if dim not in (1, 2, 3):
+        raise ValueError(f"a basis exists in 1, 2 or 3 dimensions, got {dim}")
+
+
+def _length(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+    return float(value)
+
+
 def _kernel(points: Tensor) -> Tensor:
     """Kernel points as a layer keeps them, in the dtype that its other parameters start with."""
+    if not isinstance(points, Tensor):
+        raise TypeError(f"kernel points must be a tensor of shape [K, D], got {type(points).__name__}")
     if points.dim() != 2 or points.shape[1] not in (1, 2, 3) or not len(points):
         raise ValueError(f"kernel points must have shape [K, D] with D = 1, 2 or 3, got {list(points.shape)}")
+    if not bool(points.isfinite().all()):
+        raise ValueError("kernel points must be finite, got NaN or infinity")
     return points.detach().to(torch.get_default_dtype(), copy=True).contiguous()
 
 

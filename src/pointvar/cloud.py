@@ -135,6 +135,7 @@ class PointCloud(Keeper):
             batch: ``[N]`` integers, ascending; a cloud index that is left out is an empty cloud.
             num_clouds: number of clouds, to keep empty ones at the end; default ``batch.max() + 1``.
         """
+        _check_points(points)
         if not isinstance(batch, Tensor) or batch.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"batch must be an int64 or int32 tensor, got {kind_of(batch)}")
         if batch.shape != points.shape[:1]:
@@ -294,10 +295,11 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
     """A positive length as one value per cloud, ``[B]``, in the dtype of the points."""
     if is_ordinary(value):
         return cloud.offsets.new_full((cloud.num_clouds,), value, dtype=cloud.dtype)
-    if isinstance(value, bool) or not isinstance(value, (int, float, Sequence, Tensor)):
-        raise TypeError(f"{name} must be a number or one number per cloud, got {kind_of(value)}")
-    dtype = value.dtype if isinstance(value, Tensor) else torch.float64  # no detour through float32
-    given = torch.as_tensor(value, dtype=dtype).detach().cpu().to(torch.float64)
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be a number or one number per cloud, got bool")
+    dtype = None if isinstance(value, Tensor) else torch.float64  # no detour through float32
+    given = _numbers(value, name, "a number or one number per cloud", dtype)
+    given = given.detach().cpu().to(torch.float64)
     if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, cloud.num_clouds)):
         raise ValueError(
             f"{name} must be a number or one number for each of the {cloud.num_clouds} clouds, "
@@ -310,6 +312,14 @@ def per_cloud(value: float | Sequence[float] | Tensor, cloud: PointCloud, name: 
             f"{name} must be positive and finite (and its square not vanish in {cloud.dtype}), got {value}"
         )
     return values.to(cloud.device).expand(cloud.num_clouds).contiguous()
+
+
+def _numbers(value: Any, name: str, wanted: str, dtype: torch.dtype | None = None) -> Tensor:
+    """What a user gave as numbers (of Python, numpy or torch), as a tensor."""
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{name} must be {wanted}, got {value!r:.80}") from None
 
 
 def check_cloud(cloud: object) -> None:
@@ -332,16 +342,18 @@ def _check_points(points: object) -> None:
 
 
 def _offsets_of(lengths: object, points: Tensor) -> Tensor:
-    given = torch.as_tensor(lengths) if isinstance(lengths, (Sequence, Tensor)) else None
-    if given is None or (given.numel() and given.is_floating_point()) or given.dtype == torch.bool:
-        raise TypeError(f"lengths must be integers, one per cloud, got {kind_of(lengths)}")
+    wanted = "integers, one per cloud"
+    given = _numbers(lengths, "lengths", wanted)
+    if isinstance(lengths, int) or (given.numel() and given.is_floating_point()) or given.dtype == torch.bool:
+        raise TypeError(f"lengths must be {wanted}, got {lengths!r:.80}")
     if given.dim() != 1:
         raise ValueError(f"lengths must have shape [B], got {list(given.shape)}")
     given = given.to(device=points.device, dtype=torch.int64)
     if given.numel() and int(given.min()) < 0:
         raise ValueError(f"lengths must not be negative, got {int(given.min())}")
-    if int(given.sum()) != points.shape[0]:
-        raise ValueError(f"lengths sum to {int(given.sum())}, but there are {points.shape[0]} points")
+    total = sum(given.tolist())  # which does not wrap around
+    if total != points.shape[0]:
+        raise ValueError(f"lengths sum to {total}, but there are {points.shape[0]} points")
     return _cumulate(given)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pointvar import ops
 from pointvar.basis import Basis
+from pointvar.cloud import kind_of
 from pointvar.estimator import Estimator
 from pointvar.geometry import Neighborhood
 from pointvar.precondition import coordinates_of, preconditioner, weight_of
@@ -71,6 +72,8 @@ class PointConvolution(nn.Module):
             raise TypeError(f"basis must be a pointvar.Basis, got {type(basis).__name__}")
         if not isinstance(estimator, Estimator):
             raise TypeError(f"estimator must be a pointvar.Estimator, got {type(estimator).__name__}")
+        if not isinstance(getattr(basis, "size", None), int):
+            raise TypeError(f"{type(basis).__name__} must set size, its number of functions, to an integer")
         if min(in_channels, out_channels, basis.size) < 1:
             raise ValueError(
                 f"a convolution needs at least one channel in, one out and one basis function, got "
@@ -112,8 +115,8 @@ class PointConvolution(nn.Module):
         if not self.precondition:  # what torch puts in the place of a parameter: pruning, weight norm
             self.__dict__["weight"] = value
             return
-        if value.shape != self.coordinates.shape:
-            shapes = f"{list(self.coordinates.shape)}, got {list(value.shape)}"
+        if not isinstance(value, Tensor) or value.shape != self.coordinates.shape:
+            shapes = f"{list(self.coordinates.shape)}, got {kind_of(value)}"
             raise ValueError(f"the weight of this convolution must have shape {shapes}")
         self._shown.forget()
         with torch.no_grad():
@@ -208,6 +211,11 @@ class PointConvolution(nn.Module):
                 return self._edges(hood)
         offsets, radius, q = hood.relative_positions(), hood.edge_radius(), self.estimator(hood)
         _check_shape(self.estimator, q, hood.num_edges)
+        if q.dtype != offsets.dtype:
+            name = type(self.estimator).__name__
+            raise TypeError(
+                f"{name} must give weights in the dtype of the points, {offsets.dtype}, got {q.dtype}"
+            )
 
         def values() -> Tensor:
             b = self.basis(offsets, radius)
@@ -337,8 +345,11 @@ def _settle_weight(conv: nn.Module, _: Any) -> None:
 
 
 def _check_shape(module: nn.Module, values: Tensor, *shape: int) -> None:
+    what = "[E] weights" if len(shape) == 1 else "[E, K] values"
+    if not isinstance(values, Tensor):
+        got = type(values).__name__
+        raise TypeError(f"{type(module).__name__} must give a tensor of {what}, {list(shape)}, got {got}")
     if values.shape != shape:
-        what = "[E] weights" if len(shape) == 1 else "[E, K] values"
         raise ValueError(
             f"{type(module).__name__} must give {what}, {list(shape)}, got shape {list(values.shape)}"
         )

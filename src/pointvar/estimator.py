@@ -7,6 +7,7 @@ r"""Axis 2 of the zoo: how much each neighbour counts, a weight q(x, y) for the 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -131,6 +132,6 @@ class LearnedDensity(Estimator):
 
 
 def _positive(bandwidth: float) -> float:
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth}")
+    if not 0 < bandwidth < math.inf:
+        raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}")
     return float(bandwidth)

@@ -128,7 +128,7 @@ def SPHConv(
     Lei, Akhtar, Mian 2019, "Octree guided CNN with spherical kernels for 3D point clouds",
     https://arxiv.org/abs/1903.00343
     """
-    directions = (num_basis - 1) // radial
+    directions = (num_basis - 1) // max(radial, 1)  # which is refused below
     even = (p for p in range(1, directions + 1) if directions % p == 0 and p * p <= directions)
     polar = max(even, default=1)
     azimuth = directions // polar if dim == 3 else directions

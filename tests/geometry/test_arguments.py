@@ -1,10 +1,20 @@
 """Bad arguments give clear errors, before any operator sees them."""
 
+import numpy as np
 import pytest
 import torch
 from strategies import random_cloud
 
-from pointvar import PointCloud, ball_query, farthest_points, kernel_density, knn, poisson_disk, voxel_grid
+from pointvar import (
+    Hierarchy,
+    PointCloud,
+    ball_query,
+    farthest_points,
+    kernel_density,
+    knn,
+    poisson_disk,
+    voxel_grid,
+)
 
 LENGTH_TAKERS = {
     "ball_query": lambda cloud, value: ball_query(cloud, cloud, value),
@@ -34,11 +44,22 @@ def test_lengths_are_one_or_one_per_cloud(name, value):
         LENGTH_TAKERS[name](random_cloud([3, 2]), value)
 
 
-@pytest.mark.parametrize("value", [None, True, "0.1", {0.1}])
+@pytest.mark.parametrize("value", [None, True, "0.1", {0.1}, ["0.1", "0.2"], [0.1, None], 1j])
 @pytest.mark.parametrize("name", LENGTH_TAKERS)
 def test_lengths_must_be_numbers(name, value):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="must be a number or one number per cloud, got"):
         LENGTH_TAKERS[name](random_cloud([3, 2]), value)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.25), np.float64(0.25), np.array([0.25, 0.25])])
+@pytest.mark.parametrize("name", LENGTH_TAKERS)
+def test_numbers_of_numpy_are_numbers(name, value):
+    def result(length):
+        torch.manual_seed(0)
+        made = LENGTH_TAKERS[name](random_cloud([30, 20]), length)
+        return getattr(made, {"ball_query": "indices", "voxel_grid": "inverse"}.get(name, "data"))
+
+    assert torch.equal(result(value), result(0.25))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +102,8 @@ def test_cloud_must_be_a_cloud(function):
 
 
 @pytest.mark.parametrize(
-    ("value", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError), (True, TypeError)]
+    ("value", "error"),
+    [(0, ValueError), (-3, ValueError), (2**63, ValueError), (2.0, TypeError), (True, TypeError)],
 )
 def test_numbers_of_neighbours_must_be_positive_integers(value, error):
     cloud = random_cloud([3])
@@ -89,6 +111,38 @@ def test_numbers_of_neighbours_must_be_positive_integers(value, error):
         knn(cloud, cloud, value)
     with pytest.raises(error, match="max_neighbors must be"):
         ball_query(cloud, cloud, 0.1, max_neighbors=value)
+
+
+def test_an_integer_of_numpy_is_an_integer():
+    cloud = random_cloud([9])
+    assert torch.equal(knn(cloud, cloud, np.int64(2)).indices, knn(cloud, cloud, 2).indices)
+    assert int(ball_query(cloud, cloud, 9.0, max_neighbors=np.int32(4)).counts.max()) == 4
+    with pytest.raises(TypeError, match="count must be an integer"):
+        farthest_points(cloud, count=True)
+
+
+@pytest.mark.parametrize("seed", [7, "7"])
+def test_a_seed_is_no_generator(seed):
+    cloud = random_cloud([3])
+    for function in (
+        lambda: ball_query(cloud, cloud, 0.1, 2, seed),
+        lambda: poisson_disk(cloud, 0.1, seed),
+        lambda: Hierarchy(cloud, [0.1], generator=seed),
+    ):
+        with pytest.raises(TypeError, match=r"generator must be a torch\.Generator.*, got (int|str)"):
+            function()
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [([1.0] * 3, TypeError), (torch.ones(2), ValueError), (torch.ones(3, dtype=torch.float64), ValueError)],
+)
+def test_a_density_is_one_number_per_support_point(value, error):
+    hood = knn(random_cloud([3]), random_cloud([5]), 2)
+    with pytest.raises(error, match="one number per support point"):
+        hood.density = value
+    hood.density = torch.ones(3)
+    hood.density = None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pointvar import ops, trees
-from pointvar.cloud import Keeper, PointCloud, is_traced, per_cloud
+from pointvar.cloud import Keeper, PointCloud, is_traced, kind_of, per_cloud
 from pointvar.geometry.packing import replaced
 
 
@@ -146,6 +146,12 @@ class Neighborhood(Keeper):
 
     @density.setter
     def density(self, value: Tensor | None) -> None:
+        points = self.support.points
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"density must be a tensor, one number per support point, got {kind_of(value)}")
+        if value is not None and (value.shape, value.dtype) != (points.shape[:1], points.dtype):
+            wanted = f"a {points.dtype} tensor of shape {list(points.shape[:1])}"
+            raise ValueError(f"density must be {wanted}, one number per support point, got {kind_of(value)}")
         self._density = value
         self._cache.clear()  # what was made with other densities
 

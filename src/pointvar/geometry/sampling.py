@@ -126,7 +126,7 @@ def _ranks(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _integers(value: object, cloud: PointCloud, name: str) -> Tensor:
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return torch.full((cloud.num_clouds,), value)
     if not isinstance(value, (Sequence, Tensor)):
         raise TypeError(f"{name} must be an integer or one per cloud, got {type(value).__name__}")

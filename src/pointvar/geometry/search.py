@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from pointvar import ops
-from pointvar.cloud import PointCloud, per_cloud
+from pointvar.cloud import PointCloud, kind_of, per_cloud
 from pointvar.geometry.neighborhood import Neighborhood, check_pair
 
 
@@ -63,14 +64,17 @@ def _packed(cloud: PointCloud) -> tuple[Tensor, Tensor]:
 
 def draw_seed(generator: torch.Generator | None) -> int:
     """The integer that a custom op takes in place of a generator."""
+    if not isinstance(generator, (torch.Generator, type(None))):
+        hint = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"
+        raise TypeError(f"generator must be a torch.Generator, such as {hint}, got {kind_of(generator)}")
     device = "cpu" if generator is None else generator.device
     seed = torch.empty(1, dtype=torch.int64, device=device)
     return int(seed.random_(0, 1 << 62, generator=generator).item())
 
 
 def positive_int(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):  # numpy's are some, too
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return value
+    if not 1 <= value < 1 << 63:
+        raise ValueError(f"{name} must be at least 1 and less than 2^63, got {value}")
+    return int(value)
