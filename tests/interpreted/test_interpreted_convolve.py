@@ -9,7 +9,7 @@ from host_waits import HostWaits
 
 import pointvar as pv
 from pointvar import ops
-from pointvar.ops import Edges, Values, backends, projection, reference, triton_convolve
+from pointvar.ops import Edges, Values, backends, projection, reference, reference_convolve, triton_convolve
 
 
 @pytest.fixture(autouse=True)
@@ -269,6 +269,17 @@ def test_the_host_never_waits():
         triton_convolve.second_moment(features, edges)
     assert seen.calls
     assert not seen.total, seen.waits
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_nothing_of_a_layer_is_left_to_plain_torch(basis, monkeypatch):
+    """For which the host would wait: also values from torch are divided by their response in the kernel."""
+    conv = pv.PointConvolution(2, 3, BASES[basis](4, 3), pv.estimator.LearnedDensity(), unit_response=True)
+    cloud, features = pv.PointCloud(torch.rand(8, 3)), torch.rand(8, 2, requires_grad=True)
+    hood = pv.ball_query(cloud, cloud, 0.5)
+    monkeypatch.setattr(reference_convolve, "_batches", None)
+    conv(features, hood).square().sum().backward()
+    conv.second_moment(features, hood)
 
 
 def test_the_norm_does_not_need_channels():

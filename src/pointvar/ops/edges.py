@@ -98,18 +98,27 @@ class Edges(NamedTuple):
             )
         return self.functions.values
 
+    def valued(self) -> Edges:
+        """The same edges with v given, still to be divided and mixed."""
+        if isinstance(self.functions, Values):
+            return self
+        with exact(self.indices):
+            return self._replace(functions=Values(_evaluated(self.functions)))
+
     def evaluated(self) -> Edges:
         """The same edges with v given, divided by its response and mixed where that is asked for."""
-        functions = self.functions
-        if isinstance(functions, Values) and not self.unit_response and self.mixing is None:
-            return self
-        with torch.autocast(self.indices.device.type, enabled=False):  # geometry is never in low precision
-            values = functions.values if isinstance(functions, Values) else _evaluated(functions)
+        values = self.valued().operands[0]
+        with exact(self.indices):
             if self.unit_response:
                 values = _divided(values, self.row_offsets, self.indices)
             if self.mixing is not None:
                 values = values @ self.mixing
         return self._replace(functions=Values(values), unit_response=False, mixing=None)
+
+
+def exact(like: Tensor) -> torch.autocast:
+    """Operators decide on their precision themselves; geometry is never in a low one."""
+    return torch.autocast(like.device.type, enabled=False)
 
 
 def _evaluated(functions: Known) -> Tensor:

@@ -55,11 +55,12 @@ def second_moment(features: Tensor, edges: Edges) -> Tensor:
 
 
 def _suited(edges: Edges, kernels: Any) -> Edges:
-    """As they are where these kernels can do all of it themselves, and else with the values of the basis."""
+    """As they are where these kernels can do all of it themselves, and else with what they cannot do done."""
     functions = edges.functions
+    if not kernels.DIVIDES and (edges.unit_response or edges.mixing is not None):
+        return edges.evaluated()
     known = isinstance(functions, Values) or functions.basis.name in kernels.BASES
-    plain = not edges.unit_response and edges.mixing is None
-    return edges if known and (kernels.DIVIDES or plain) else edges.evaluated()
+    return edges if known else edges.valued()
 
 
 def _autocast(weight: Tensor) -> Tensor:

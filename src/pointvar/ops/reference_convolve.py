@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pointvar.ops.edges import Edges
+from pointvar.ops.edges import Edges, exact
 from pointvar.ops.grid import widest
 from pointvar.ops.reference import transpose
 
@@ -118,11 +118,6 @@ def _columns(
         yield batch, batch.take(values, numbers), rows
 
 
-def _exact(like: Tensor) -> torch.autocast:
-    """Operators decide on their precision themselves."""
-    return torch.autocast(like.device.type, enabled=False)
-
-
 def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool]:
     """Whether the transposed edges, and whether the orders of visits are of use in a convolution."""
     return torch.is_grad_enabled() and features.requires_grad, False
@@ -130,7 +125,7 @@ def asks_for(features: Tensor, weight: Tensor, edges: Edges) -> tuple[bool, bool
 
 def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
     out = weight.new_zeros(edges.num_queries, weight.shape[2])
-    with _exact(features):
+    with exact(features):
         for batch, values, near in _queries(features, edges):
             phi = torch.bmm(values, near).flatten(1).to(weight.dtype)
             out.index_copy_(0, batch.rows, phi @ weight.flatten(0, 1))
@@ -147,7 +142,7 @@ def convolve_backward(
     grad_features = torch.zeros_like(features, dtype=weight.dtype) if wanted[0] else None
     grad_weight = torch.zeros_like(weight, dtype=values.dtype).flatten(0, 1) if wanted[1] else None
     grad_values = _for_edges(values) if wanted[2] else None
-    with _exact(features):
+    with exact(features):
         if grad_weight is not None or grad_values is not None:
             for batch, v, near in _queries(features, edges):
                 grad = grad_out[batch.rows]
@@ -172,7 +167,7 @@ def convolve_backward(
 
 def project(features: Tensor, edges: Edges) -> Tensor:
     phi = edges.values.new_zeros(edges.num_queries, edges.values.shape[1] * features.shape[1])
-    with _exact(features):
+    with exact(features):
         for batch, values, near in _queries(features, edges):
             phi.index_copy_(0, batch.rows, torch.bmm(values, near).flatten(1))
     return phi
@@ -185,7 +180,7 @@ def project_backward(
     values, (size, channels) = edges.values, (edges.values.shape[1], features.shape[1])
     grad_features = torch.zeros_like(features, dtype=values.dtype) if wanted[0] else None
     grad_values = _for_edges(values) if wanted[1] else None
-    with _exact(features):
+    with exact(features):
         if grad_values is not None:
             for batch, _, near in _queries(features, edges):
                 grad_phi = grad[batch.rows].view(len(batch.rows), size, channels)
@@ -204,7 +199,7 @@ def project_backward(
 def second_moment(features: Tensor, edges: Edges) -> Tensor:
     wide = widest(features.device)
     total = features.new_zeros((), dtype=wide)
-    with _exact(features):
+    with exact(features):
         for _, values, near in _queries(features, edges):
             total += torch.bmm(values, near).to(wide).square().sum()
     return total / max(edges.num_queries, 1)

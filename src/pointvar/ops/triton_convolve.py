@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pointvar.ops.edges import Edges, Native, Values
+from pointvar.ops.edges import Edges, Native, Values, exact
 from pointvar.ops.grid import widest
 from pointvar.ops.reference import transpose
-from pointvar.ops.reference_convolve import _exact
 
 BASES = ("gaussian", "linear", "nearest", "mlp", "dot")
 DIVIDES = True
 BYTES = 1 << 28  # of the projection of a chunk
 NEIGHBOURS = 16  # of a row that are taken at a time: the least for a matrix product
+SHARED = 1 << 14  # bytes of all functions in a block of channels, which a program may have to hold there
 # Rows are short: many of them at once hide the time of memory, not a pipeline within one. Squared distances
 # are rounded at each step, as everywhere, or what is as far from two kernel points would choose another one.
 COMPILED = {"num_stages": 1, "enable_fp_fusion": False}
@@ -42,7 +42,7 @@ def convolve(features: Tensor, weight: Tensor, bias: Tensor | None, edges: Edges
     out = weight.new_empty(rows, outputs)
     norm = plan.operand.new_empty(rows if edges.unit_response else 0)
     matrix = _mixed(weight.detach(), edges).flatten(0, 1)
-    with _exact(features):
+    with exact(features):
         for first, count, phi in _chunks(rows, size * channels, weight):
             plan.project(first, count, phi=phi, norm=norm)
             to = out[first : first + count]
@@ -60,7 +60,7 @@ def convolve_backward(
     matrix, grad_out = _mixed(weight.detach(), edges), grad_out.detach().contiguous()
     along_edges = any(wanted[2:])
     grads: list[Tensor | None] = [None] * 5
-    with _exact(features):
+    with exact(features):
         if along_edges or (wanted[1] and not wanted[0]):
             by_phi = wanted[1] and (edges.unit_response or not wanted[0])
             grads[1:] = _forth(plan, matrix, grad_out, norm, [by_phi, *wanted[2:]])
@@ -231,8 +231,9 @@ class _Plan:
 
 def _launch(size: int, channels: int, dtype: torch.dtype) -> dict[str, Any]:
     """Fixed by the shapes, not tuned: another block would add up in another order."""
-    functions, most = max(16, _power(size)), 64 if dtype == torch.float32 else 32
-    block = min(max(16, _power(channels)), most)
+    functions = max(16, _power(size))
+    most = min(256, SHARED // functions) // dtype.itemsize
+    block = max(16, min(_power(channels), most))
     warps = min(max(2, functions * block // 256), 8)
     return {"KB": functions, "EB": NEIGHBOURS, "CB": block, "num_warps": warps, **COMPILED}
 
