@@ -74,9 +74,17 @@ def recorded() -> Iterator[list[Launch]]:
 
 
 def convolution(
-    basis: str, size: int = 16, channels: int = 64, dtype: torch.dtype = torch.float32, unit: bool = False
+    basis: str,
+    size: int = 16,
+    channels: int = 64,
+    dtype: torch.dtype = torch.float32,
+    unit: bool = False,
+    back: bool = False,
 ) -> list[Launch]:
-    """Projection, and the gradient along the edges, of a layer with as many channels out as in."""
+    """Projection, and the gradient along the edges, of a layer with as many channels out as in.
+
+    Back: the projection onto the support points, for the gradient of the features.
+    """
     rows, count, dim = 64, 64 * 24, 3
     size = dim + 1 if basis == "dot" else size
     row_offsets = torch.arange(0, count + 1, 24)
@@ -91,7 +99,7 @@ def convolution(
     features = torch.zeros(rows, channels, dtype=dtype)
     weight = torch.zeros(size, channels, channels, dtype=dtype)
     learned = basis in ("gaussian", "linear", "mlp")
-    wanted = [False, False, True, basis != "values", learned]
+    wanted = [back, False, not back, not back and basis != "values", not back and learned]
     with recorded() as launches:
         out, norm = triton_convolve.convolve(features, weight, None, edges)
         triton_convolve.convolve_backward(out, norm, features, weight, edges, wanted)
@@ -118,17 +126,23 @@ def geometry() -> dict[str, list[Launch]]:
     return found
 
 
-def built(launch: Launch, target: str) -> Any:
-    """The kernel as Triton would compile it for this launch."""
+def bound(launch: Launch, target: str) -> tuple[Any, Any, Any]:
+    """Arguments by name, what the kernel is specialised for, and options, as Triton binds them."""
     kernel, arguments, options = launch
     backend = make_backend(TARGETS[target])
-    binder = jit.create_function_from_signature(kernel.signature, kernel.params, backend)
-    bound, specialization, rest = binder(*arguments, **options)
-    parsed, signature, constants, attributes = kernel._pack_args(
-        backend, options, bound, specialization, rest
+    bind = jit.create_function_from_signature(kernel.signature, kernel.params, backend)
+    found: tuple[Any, Any, Any] = bind(*arguments, **options)
+    return found
+
+
+def built(launch: Launch, target: str) -> Any:
+    """The kernel as Triton would compile it for this launch."""
+    backend = make_backend(TARGETS[target])
+    options, signature, constants, attributes = launch.kernel._pack_args(
+        backend, launch.options, *bound(launch, target)
     )
-    source = ASTSource(kernel, signature, constants, attributes)
-    return triton.compile(source, target=TARGETS[target], options=parsed.__dict__)
+    source = ASTSource(launch.kernel, signature, constants, attributes)
+    return triton.compile(source, target=TARGETS[target], options=options.__dict__)
 
 
 def compiled(launch: Launch, target: str) -> dict[str, int]:
@@ -172,6 +186,7 @@ def cases() -> Iterator[tuple[str, str, Launch]]:
         for launch in convolution(basis):
             yield launch.kernel.__name__, basis, launch
     for what, options in {
+        "linear, back": {"back": True},
         "linear, unit response": {"unit": True},
         "linear, float64": {"dtype": torch.float64},
         "linear, 1 channel": {"channels": 1},

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -60,6 +61,39 @@ def test_places_in_memory_are_counted_in_int64() -> None:
         products = re.findall(r"arith\.muli (\S+), (\S+) : (?:tensor<[x\d]*x)?i32", code)
         fixed = r"%(c\d+_i32|cst)(_\d+)?"
         assert all(re.fullmatch(fixed, a) or re.fullmatch(fixed, b) for a, b in products), products
+
+
+def test_parts_of_a_buffer_need_no_kernels_of_their_own() -> None:
+    """Edges and points of a hierarchy begin anywhere in one buffer, elsewhere in each batch."""
+    edges = {"operand", "scale", "row_offsets", "points", "edges"}
+    for _, _, launch in resources.cases():
+        convolves = launch.kernel.__name__ in ("project", "unproject")
+        batched = edges if convolves else {"queries", "points", "offsets"}
+        named = zip(launch.kernel.arg_names, launch.arguments, strict=False)
+        shifted = tuple(_shifted(a) if name in batched and a is not None else a for name, a in named)
+        assert any(a is not b for a, b in zip(shifted, launch.arguments, strict=True))
+        elsewhere = resources.bound(launch._replace(arguments=shifted), "sm_80")
+        assert elsewhere[1] == resources.bound(launch, "sm_80")[1], launch.kernel.__name__
+
+
+def _shifted(tensor: torch.Tensor) -> torch.Tensor:
+    """The same, not at a multiple of 16 bytes."""
+    room = tensor.new_empty(tensor.numel() + 1)
+    return room[1:].copy_(tensor.flatten()).view(tensor.shape)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_a_basis_of_many_functions_fits_into_shared_memory(target: str) -> None:
+    """Any GPU gives a program 48 KB."""
+    for launch in resources.convolution("values", size=512):
+        assert resources.built(launch, target).metadata.shared <= 48 << 10
+
+
+def test_distances_of_farthest_points_are_seen_by_all_threads() -> None:
+    """One pick writes what the next one reads, perhaps in another thread."""
+    (launch,) = resources.geometry()["farthest points"]
+    for target in resources.TARGETS:
+        assert "ttg.barrier all" in resources.built(launch, target).asm["ttgir"]
 
 
 def test_squared_distances_are_rounded_at_each_step() -> None:

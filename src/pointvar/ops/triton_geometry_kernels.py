@@ -12,6 +12,8 @@ import triton.language as tl
 
 # mypy: ignore-errors
 
+PLACES = ["queries", "points", "offsets"]  # which may be parts of a buffer, as on the levels of a hierarchy
+
 
 @triton.jit
 def _coordinate(points, at, inside, D: tl.constexpr, d: tl.constexpr):
@@ -51,7 +53,7 @@ def _is_near(squared, inside, reach):
     return tl.where(squared >= reach, False, inside)
 
 
-@triton.jit(do_not_specialize=["number"])
+@triton.jit(do_not_specialize=["number"], do_not_specialize_on_alignment=PLACES)
 def neighbours(
     counts,
     keys,
@@ -89,7 +91,7 @@ def neighbours(
         tl.store(counts + query, found)
 
 
-@triton.jit(do_not_specialize=["number"])
+@triton.jit(do_not_specialize=["number"], do_not_specialize_on_alignment=PLACES)
 def nearest(
     keys,
     farthest,
@@ -149,7 +151,7 @@ def nearest(
             tl.store(done + query, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=PLACES)
 def disks(
     state,
     rank,
@@ -192,7 +194,7 @@ def disks(
             tl.store(state + query, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=PLACES)
 def farthest(
     chosen,
     distance,
@@ -226,9 +228,10 @@ def farthest(
             which = tl.where(better, place, which)
         most = tl.max(best, 0)
         pick = tl.min(tl.where(best == most, which, 1 << 62), 0)
+        tl.debug_barrier()  # whichever thread reads a distance next sees what was written here
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=PLACES)
 def density(
     result,
     slopes,

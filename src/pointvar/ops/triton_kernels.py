@@ -5,7 +5,8 @@ functions of a basis are padded to KB, a power of two. Nothing is added up by se
 run gives the same bits. Places in memory are counted in int64. Numbers that name edges or points are compared
 with how many there are: what is out of range is left out, as the host does not wait to look at them.
 
-The numbers of a call are not specialised for: each batch has others, and would be compiled for anew.
+Neither the numbers of a call nor the places of its edges in memory are specialised for: each batch has
+others, often as parts of one buffer, and would be compiled for anew.
 
 With ``TRITON_INTERPRET=1`` the same kernels run on CPU tensors, slowly, for tests.
 """
@@ -16,6 +17,9 @@ import triton
 import triton.language as tl
 
 # mypy: ignore-errors
+
+NUMBERS = ["first", "count", "support"]
+PLACES = ["operand", "scale", "row_offsets", "points", "edges"]
 
 
 @triton.jit
@@ -118,7 +122,7 @@ def _row(row_offsets, row, count):
     return begin, tl.minimum(tl.load(row_offsets + row + 1), count)
 
 
-@triton.jit(do_not_specialize=["first", "count", "support"])
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
 def project(
     phi,
     norm,
@@ -194,7 +198,7 @@ def project(
         tl.store(phi + place, total, mask=(k < K)[:, None] & (c < channels)[None, :])
 
 
-@triton.jit(do_not_specialize=["first", "count", "support"])
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
 def unproject(
     grad_operand,
     grad_scale,
