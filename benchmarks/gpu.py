@@ -97,9 +97,10 @@ def modelled() -> list[Row]:
 def counted() -> list[Row]:
     """How often the host would wait for a device in plain torch, and how many operators it would start."""
     hood = neighbourhood(POINTS)
+    columns = hood.transposed()  # once for each list of edges
     pair, radius = (hood.support.points, hood.support.offsets), hood.radius[:1]
     values = torch.rand(hood.num_edges, K)
-    edges = Edges(hood.row_offsets, hood.indices, Values(values), transposed=hood.transposed)
+    edges = Edges(hood.row_offsets, hood.indices, Values(values), transposed=lambda: columns)
     features, weight, none = torch.rand(POINTS, 64), torch.rand(K, 64, 64), values.new_empty(0)
     picks = torch.tensor([256]), torch.tensor([0]), 256
     wanted = [True, True, True, False, False]

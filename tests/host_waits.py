@@ -65,6 +65,8 @@ class _Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "pointvar":
+            raise RuntimeError(f"{func}: what it waits for is not seen; call the function that it stands for")
         name = func._schema.name.split("::")[1]
         self.seen.calls += name not in VIEWS
         if name in COUNTS or (name == "repeat_interleave" and kwargs.get("output_size") is None):

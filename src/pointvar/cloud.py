@@ -201,10 +201,10 @@ class PointCloud(Keeper):
 
     def split(self) -> list[PointCloud]:
         """The clouds of the batch, one by one; the coordinates are views."""
-        return [
-            PointCloud._trusted(p, torch.tensor([0, p.shape[0]], device=self.device))
-            for p in self.points.split(self.lengths.tolist())
-        ]
+        lengths = self.lengths
+        offsets = torch.stack([torch.zeros_like(lengths), lengths], 1).unbind()
+        parts = zip(self.points.split(lengths.tolist()), offsets, strict=True)
+        return [PointCloud._trusted(*part) for part in parts]
 
     def __getitem__(self, index: Tensor | slice) -> PointCloud:
         """The cloud of the chosen points: an ascending index, a mask or a slice; B stays the same."""
@@ -348,13 +348,13 @@ def _offsets_of(lengths: object, points: Tensor) -> Tensor:
         raise TypeError(f"lengths must be {wanted}, got {lengths!r:.80}")
     if given.dim() != 1:
         raise ValueError(f"lengths must have shape [B], got {list(given.shape)}")
-    given = given.to(device=points.device, dtype=torch.int64)
-    if given.numel() and int(given.min()) < 0:
-        raise ValueError(f"lengths must not be negative, got {int(given.min())}")
-    total = sum(given.tolist())  # which does not wrap around
-    if total != points.shape[0]:
-        raise ValueError(f"lengths sum to {total}, but there are {points.shape[0]} points")
-    return _cumulate(given)
+    given = given.to(torch.int64)
+    counts = given.tolist()  # whose sum does not wrap around
+    if counts and min(counts) < 0:
+        raise ValueError(f"lengths must not be negative, got {min(counts)}")
+    if sum(counts) != points.shape[0]:
+        raise ValueError(f"lengths sum to {sum(counts)}, but there are {points.shape[0]} points")
+    return _cumulate(given).to(points.device)
 
 
 def _cumulate(lengths: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def voxel_grid(cloud: PointCloud, size: float | Sequence[float] | Tensor) -> Vox
     grid = VoxelGrid(cloud, group, counts)
     clouds = torch.zeros_like(counts).scatter(0, group, cloud.batch)
     bounds = torch.searchsorted(clouds, torch.arange(cloud.num_clouds + 1, device=cloud.device))
-    return VoxelGrid(PointCloud(grid.average(cloud.points), bounds.diff()), group, counts)
+    return VoxelGrid(PointCloud._trusted(grid.average(cloud.points), bounds), group, counts)
 
 
 def _ranks(first: Tensor, second: Tensor) -> Tensor:
