@@ -6,6 +6,7 @@ A program takes the interpreter some 30 ms: few rows, but each of a kind of its 
 import pytest
 import torch
 from host_waits import HostWaits
+from torch import distributed
 
 import pointvar as pv
 from pointvar import ops
@@ -315,6 +316,22 @@ def test_compiles_as_one_graph():
     torch.testing.assert_close(compiled(features, hood), expected)
     compiled(features, hood).sum().backward()
     assert bool(conv.weight.grad.abs().sum() > 0)
+
+
+@pytest.mark.skipif(not distributed.is_gloo_available(), reason="this build of torch has no gloo")
+def test_gradients_in_distributed_training(tmp_path):
+    """Through the hooks and buckets of torch, which one process has as well as many."""
+    conv, features = pv.KPConvN(3, 2, 5, unit_response=True), torch.randn(8, 3)
+    cloud = pv.PointCloud(torch.rand(8, 3))
+    hood = pv.ball_query(cloud, cloud, 0.6)
+    expected = torch.autograd.grad(conv(features, hood).square().sum(), list(conv.parameters()))
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        parallel = torch.nn.parallel.DistributedDataParallel(conv)
+        parallel(features, hood).square().sum().backward()
+    finally:
+        distributed.destroy_process_group()
+    assert all(torch.equal(p.grad, e) for p, e in zip(conv.parameters(), expected, strict=True))
 
 
 def test_what_is_not_finite_stays_where_it_is_seen():
