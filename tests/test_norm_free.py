@@ -187,9 +187,8 @@ def test_one_call(make, batches):
     assert len(net(x[:1])) == 1  # a single cloud, or point, can be trained on
     optimizer = torch.optim.AdamW(net.parameters(), report.settings["rate"])
     clip = report.clipping(net)
-    head = net.get_submodule(report.head)
-    assert head.out_features == 5  # the last by execution, wherever it is registered
-    assert all(p is not head.weight for p in clip.parameters)
+    assert len(clip.parameters) == len(list(net.parameters()))
+    assert net.get_submodule(report.head).out_features == 5  # the last by execution, wherever it is registered
     for _ in range(3):
         optimizer.zero_grad()
         net(x).square().mean().backward()
@@ -481,13 +480,62 @@ def test_parameters_of_the_model_itself():
     assert report.left_alone == {"token": ("no rule for Model, which holds other layers", 32)}
 
 
+def test_what_holds_layers_is_neither_the_head_nor_the_end_of_a_branch():
+    """Positions are learned by the model itself, and by a block whose output is that of its last layer."""
+
+    class Positions(nn.Module):
+        def __init__(self, *layers):
+            super().__init__()
+            self.positions, self.layers = nn.Parameter(noise(40, 32)), nn.ModuleList(layers)
+
+        def forward(self, x):
+            *stem, last = self.layers
+            for layer in stem:
+                x = x + layer(x) if x.shape[-1] == 32 else layer(x)
+            return last(x + self.positions)
+
+    net = Positions(nn.Linear(3, 32), Positions(nn.Linear(32, 32)), nn.Linear(32, 5))
+    with pytest.warns(UserWarning, match="only 35% of the parameters were set; not: positions"):
+        report = pv.norm_free(net, clouds(), residual="zero")
+    assert report.head == "layers.2"
+    assert list(report.branches) == ["layers.1.layers.0"]
+    assert not net.layers[1].layers[0].weight.any()
+    assert net.layers[1].positions.all()
+
+
+class Prototypes(nn.Module):
+    """A head that nobody has registered."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(noise(32, 5))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("head", ["of its own type", "tied"])
+def test_gradients_are_clipped_whatever_the_head_is_and_whatever_wraps_the_model(head):
+    net = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32))
+    net[3].weight = net[0].weight
+    if head == "of its own type":
+        net[3] = Prototypes()
+    report = pv.norm_free(net, noise(60, 32))
+    assert report.head == "3"
+    for model in (net, nn.ModuleDict({"part": net})):
+        for parameter in net.parameters():
+            parameter.grad = torch.full_like(parameter, 1e3)
+        report.clipping(model)()
+        assert all(parameter.grad.max() < 1 for parameter in net.parameters())
+
+
 def test_a_compiled_model_is_known_by_its_own_names():
     net = nn.Sequential(nn.Linear(3, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5))
     compiled = torch.compile(net, backend="eager")
     report = pv.norm_free(compiled, noise(60, 3))
     assert (report.share, report.head, list(report.norms)) == (1, "3", ["1"])
     assert isinstance(net[1], Affine)
-    assert len(report.clipping(compiled).parameters) == 4
+    assert len(report.clipping(compiled).parameters) == 6
 
 
 def test_lazy_modules_are_an_error_that_names_them():

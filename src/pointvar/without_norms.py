@@ -76,8 +76,8 @@ class NormFreeReport:
         return 1 - sum(count for _, count in self.left_alone.values()) / max(self.parameters, 1)
 
     def clipping(self, model: nn.Module) -> AdaptiveClipping:
-        """Adaptive clipping of the gradients of all layers but the head: call it before each step."""
-        return AdaptiveClipping(uncompiled(model), self.settings["agc"], head=self.head)
+        """Adaptive clipping of the gradients of all parameters: call it before each step."""
+        return AdaptiveClipping(model, self.settings["agc"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON."""
@@ -99,7 +99,7 @@ class NormFreeReport:
         ):
             lines += [title, *table(rows)] if rows else []
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
-        lines.append(f"train with AdamW, {settings} (report.clipping(model); the head is {self.head})")
+        lines.append(f"train with AdamW, {settings} (report.clipping(model))")
         return "\n".join(lines)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -174,7 +174,6 @@ def norm_free(
         report.norms = remove_norms(model, norms, fold)
         layers = candidates(model, None, {}, unknown=True)
         streams = find_streams(model, layers, every[0], forward)
-        report.head = streams.order[-1] if streams.order else ""
         report.functions = streams.functions
         targets: dict[str, float] = {}
         if not fold:
@@ -198,6 +197,7 @@ def norm_free(
             for layer in layers if residual == "zero" else ():
                 if layer.name in report.branches:
                     layer.scale(0.0)
+        report.head = _head(report, streams, layers)
         _account(report, model, layers)
         still = {*report.kept, *(report.branches if residual == "zero" else ())}  # no health to be judged
         options: Any = {"forward": forward, "mode": "eval", "targets": targets}
@@ -234,6 +234,13 @@ def _on_purpose(model: nn.Module, layers: list[Layer]) -> dict[str, str]:
 
 
 _GAINS: dict[type, str] = {Affine: "gain", Unnormed: "norm.weight"}
+
+
+def _head(report: NormFreeReport, streams: Streams, layers: list[Layer]) -> str:
+    """The last layer, which is none that was only tried, such as the model itself, for parameters of its own."""
+    left = {} if report.init is None else report.init.left_alone
+    tried = {layer.name for layer in layers if layer.kind.late and layer.name in left}
+    return next((name for name in reversed(streams.order) if name not in tried), "")
 
 
 def _account(report: NormFreeReport, model: nn.Module, layers: list[Layer]) -> None:

@@ -49,7 +49,8 @@ def find_streams(
                 result.order.append(layer.name)
             value = first_tensor(output)
             if value is not None and value.grad_fn is not None:
-                nodes[value.grad_fn] = result.order.index(layer.name)
+                # What only passes on the output of a layer inside it is not behind that layer.
+                nodes.setdefault(value.grad_fn, result.order.index(layer.name))
 
         return hook
 
