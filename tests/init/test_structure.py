@@ -203,6 +203,25 @@ def test_what_torch_keeps_for_each_thread_holds_for_several_batches_too():
     assert {y.dtype for _, y in seen} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("center", [0.0, 1.0])
+def test_autocast_around_the_call_or_inside_of_the_model(center, inside, batches):
+    """It keeps casts of weights, which are other weights by then; and each thread has its own."""
+
+    def call(net, x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside or torch.is_autocast_enabled("cpu")):
+            return net.linear(x)
+
+    net, every = Wired(call, linear=mlp(3)), [3 + noise(64, 4, seed=seed) for seed in range(batches)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        net(every[0])
+        pv.variance_init(net, every, exact=True, center=center)
+        found = pv.variance_report(net, torch.cat(every))
+    assert torch.is_autocast_cache_enabled()
+    assert [layer.variance for layer in found.layers] == pytest.approx([1.0] * len(found.layers), rel=0.05)
+
+
 def test_an_error_in_one_of_several_batches_ends_all_threads():
     before = threading.active_count()
     net = Wired(

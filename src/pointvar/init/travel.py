@@ -88,6 +88,7 @@ class Traveller:
         try:
             with ExitStack() as state:
                 state.enter_context(torch.no_grad())
+                torch.set_autocast_cache_enabled(False)
                 for device, dtype in self._autocast:
                     state.enter_context(torch.autocast(device, dtype))
                 if self._device.type != "cpu":

@@ -48,6 +48,14 @@ class Call:
         """What it gave, of a call that is over."""
         self.factor = 1.0
         """What its weights were scaled by since."""
+        device = layer.weights[0].device.type
+        dtype, lower = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+        self._precision = torch.autocast(device, dtype, lower, cache_enabled=False)
+
+    def take(self, statistic: Statistic) -> Tensor:
+        """Measures, in the precision of the call, whichever thread asks."""
+        with self._precision:
+            return statistic(self)
 
     def second_moment(self) -> Tensor:
         """Z as the layer's kind computes it, a float64 scalar."""
@@ -325,7 +333,7 @@ class _Journey:
                     self.suspended[layer.name] = steps, statistic
                     return None
                 with self._measurement():
-                    measured = torch.stack([statistic(call) for call in calls]).mean(0)
+                    measured = torch.stack([call.take(statistic) for call in calls]).mean(0)
                 found = _mean_over_ranks(measured)
                 if isinstance(statistic, Rescale):
                     self.factor = statistic.scale(layer, found)

@@ -127,7 +127,10 @@ def restored(model: nn.Module, mode: str | None = "train", dropout: bool = True)
     known = {id(tensor) for tensor in drawn}
     buffers = [(b, b.detach().clone()) for b in model.buffers() if id(b) not in known]
     undropped = mode == "train" and not dropout
+    caching = torch.is_autocast_cache_enabled()
     try:
+        torch.set_autocast_cache_enabled(False)  # weights change while they are used
+        torch.clear_autocast_cache()
         with (
             forked_random(model),
             _other(torch.utils.checkpoint, CheckpointFunction=_Plain),
@@ -145,6 +148,7 @@ def restored(model: nn.Module, mode: str | None = "train", dropout: bool = True)
         _copy_back(parameters)
         raise
     finally:
+        torch.set_autocast_cache_enabled(caching)
         for module, training, held in modules:
             module.training = training
             module._buffers.update(held)  # also where a pass has put a new tensor in the place of a buffer
