@@ -188,7 +188,7 @@ def test_one_call(make, batches):
     optimizer = torch.optim.AdamW(net.parameters(), report.settings["rate"])
     clip = report.clipping(net)
     assert len(clip.parameters) == len(list(net.parameters()))
-    assert net.get_submodule(report.head).out_features == 5  # the last by execution, wherever it is registered
+    assert net.get_submodule(report.head).out_features == 5  # the last by execution
     for _ in range(3):
         optimizer.zero_grad()
         net(x).square().mean().backward()
@@ -214,6 +214,29 @@ def test_a_dry_run_tells_the_same_and_touches_nothing(make):
     assert not tried.applied
     tried.applied, tried.init.seconds, done.init.seconds = True, 0.0, 0.0
     assert tried.to_dict() == done.to_dict()
+
+
+def test_a_dry_run_of_a_model_that_remembers_and_of_a_fused_encoder():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Sequential(nn.Linear(3, 32), nn.LayerNorm(32))
+            self.encoder = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+            self.register_buffer("passes", torch.zeros(()))
+
+        def forward(self, x):
+            self.passes += 1
+            self.features = self.stem(x)  # part of a graph, which cannot be copied
+            return self.encoder(self.features)
+
+    net = Remembers()
+    net(clouds())
+    features, before = net.features, copy.deepcopy(net.state_dict())
+    assert len(pv.norm_free(net, clouds(), apply=False, norms="all").norms) == 3
+    assert net.features is features
+    assert net.encoder.activation_relu_or_gelu == 1
+    assert net.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 def test_an_error_puts_everything_back():
@@ -458,7 +481,7 @@ def test_the_report_as_text_and_numbers():
     lines = str(report).splitlines()
     assert lines[0].startswith("norm-free: 1 norms replaced, 1 layers set, ")
     assert any("3.weight_ih_l0" in line and "not linear" in line for line in lines)
-    assert lines[-1].startswith("train with AdamW, rate 0.001, agc 0.05")
+    assert lines[-1].startswith("train with AdamW, rate 0.0003, agc 0.05")
     assert json.loads(json.dumps(report.to_dict()))["share"] == report.share
 
 

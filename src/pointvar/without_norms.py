@@ -7,7 +7,6 @@ what was done, and what was not.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +38,8 @@ ENOUGH = 0.9
 """Share of the parameters below which a warning says that the network is not set."""
 
 
-SETTINGS: dict[str, float] = {"rate": 0.001, "agc": 0.05}
+SETTINGS: dict[str, float] = {"rate": 0.0003, "agc": 0.05}
+"""A rate at which batches of one cloud train too. Larger batches may learn faster at 0.001."""
 
 
 @dataclass
@@ -66,9 +66,10 @@ class NormFreeReport:
     """By layer: second moment, variance around the mean, share between clouds, calls; on the first batch, in
     evaluation mode."""
     settings: dict[str, float] = field(default_factory=lambda: dict(SETTINGS))
-    """What to train with: AdamW with this learning rate, and adaptive clipping with this limit."""
+    """What to train with: AdamW with this learning rate, the largest of a schedule with a warm-up, and
+    adaptive clipping with this limit."""
     applied: bool = True
-    """Whether the model was changed, or a copy of it."""
+    """Whether it was done, or only tried."""
 
     @property
     def share(self) -> float:
@@ -140,7 +141,7 @@ def norm_free(
     Args:
         model: any module; changed in place. Make the optimiser afterwards: there are new parameters.
         batches, forward, num_batches, generator: as for ``variance_init``.
-        apply: ``False`` tries it on a copy, and leaves the model as it is.
+        apply: ``False`` only tries it: all of the model is as it was afterwards.
         norms: ``"batch"``, or ``"all"``: group, layer and instance norms too; see ``pv.nn.remove_norms``.
         fold: for a trained network: the running statistics become part of gain and bias, weights stay, and in
             evaluation it computes what it did.
@@ -167,10 +168,9 @@ def norm_free(
     model = uncompiled(model)
     refuse_lazy(model)
     every = as_batches(batches, num_batches)
-    if not apply:
-        model, generator = copy.deepcopy(model), _copy_of(generator)
+    generator = generator if apply else _copy_of(generator)
     report = NormFreeReport(applied=apply)
-    with _undone_on_error(model):
+    with _undone(model, on_success=not apply):
         report.norms = remove_norms(model, norms, fold)
         layers = candidates(model, None, {}, unknown=True)
         streams = find_streams(model, layers, every[0], forward)
@@ -237,7 +237,7 @@ _GAINS: dict[type, str] = {Affine: "gain", Unnormed: "norm.weight"}
 
 
 def _head(report: NormFreeReport, streams: Streams, layers: list[Layer]) -> str:
-    """The last layer, which is none that was only tried, such as the model itself, for parameters of its own."""
+    """The last layer: none that was only tried, such as the model itself for parameters of its own."""
     left = {} if report.init is None else report.init.left_alone
     tried = {layer.name for layer in layers if layer.kind.late and layer.name in left}
     return next((name for name in reversed(streams.order) if name not in tried), "")
@@ -279,17 +279,23 @@ def _copy_of(generator: torch.Generator | None) -> torch.Generator | None:
 
 
 @contextmanager
-def _undone_on_error(model: nn.Module) -> Iterator[None]:
-    """Puts modules, and the numbers in them, back as they were if something fails."""
-    modules = [(module, dict(module._modules)) for module in model.modules()]
-    numbers = [(p, p.detach().clone()) for p in model.parameters()]
+def _undone(model: nn.Module, on_success: bool) -> Iterator[None]:
+    """Puts modules, and the numbers in them, back as they were if something fails, or in any case."""
+    held = [
+        (names, dict(names))
+        for module in model.modules()
+        for names in (vars(module), module._modules, module._parameters, module._buffers)
+    ]
+    numbers = [(x, x.detach().clone()) for x in (*model.parameters(), *model.buffers())]
+    done = False
     try:
         yield
-    except BaseException:
-        for module, children in modules:
-            module._modules.clear()
-            module._modules.update(children)
-        with torch.no_grad():
-            for parameter, value in numbers:
-                parameter.copy_(value)
-        raise
+        done = not on_success
+    finally:
+        if not done:
+            for names, before in held:
+                names.clear()
+                names.update(before)
+            with torch.no_grad():
+                for x, value in numbers:
+                    x.copy_(value)
