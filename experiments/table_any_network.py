@@ -20,8 +20,8 @@ from pointvar.train import Config, Data
 
 NETWORKS = tuple(name for name in ARCHITECTURES if name != "PointMLP")
 """PointMLP divides by a deviation of each cloud itself, whatever its norms are."""
-CHOOSING = {"batch": (2,), "network": ("PointNet++", "PointNeXt")}
-"""The cells whose mean chooses the rate of a column."""
+CHOOSING = {"network": ("PointNet++", "PointNeXt")}
+"""The networks whose mean chooses the rate of a column at a batch size."""
 RATES = (0.0001, 0.0003, 0.001, 0.003)
 OWN: Settings = ALL["as it comes"]
 COLUMNS: dict[str, Settings] = {
@@ -75,10 +75,11 @@ def grids(options: Options) -> Grids:
             "pointvar.norm_free, with adaptive clipping.",
             "Batch norm in a head cannot train on a single row, so that there is no BN at batch 1.",
             "Weight decay is for point convolutions, of which there are none here.",
-            "Each column has its own rate, chosen by the mean of PointNet++ and PointNeXt at batch 2.",
+            "Each column has its own rate at each batch size, chosen by the mean of "
+            f"{' and '.join(CHOOSING['network'])}.",
         ],
     )
-    yield from with_rates(grid, options, CHOOSING, rates=RATES, by=("data", "column"))
+    yield from with_rates(grid, options, CHOOSING, rates=RATES)
 
 
 def network(config: Config, data: Data, cell: Cell, generator: torch.Generator) -> nn.Module:
