@@ -145,6 +145,24 @@ def test_faces_and_comments_of_a_mesh_stay(network: Path, tmp_path: Path) -> Non
     assert content.text
     assert content.comments[0] == "by hand"
     assert content["face"]["vertex_indices"][0].tolist() == [0, 1, 2]
+    assert run(network, [tmp_path / "out/mesh.ply"], tmp_path / "again") == 0
+    assert PlyData.read(tmp_path / "again/mesh.ply").comments == content.comments
+
+
+def test_a_column_that_is_empty_is_told(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LAS has an intensity in any case."""
+    dark = chosen(WHOLE, slice(0, 100)) | {"intensity": np.zeros(100, np.uint16)}
+    write_las(tmp_path / "dark.laz", dark)
+    write_ply(tmp_path / "dark_too.ply", **dark)
+    write_las(tmp_path / "light.laz", chosen(WHOLE, slice(0, 100)))
+    write_las(tmp_path / "none.laz", chosen(WHOLE, slice(0, 0)))
+    files = [tmp_path / name for name in ("dark.laz", "dark_too.ply", "light.laz", "none.laz")]
+    assert run(network, files, tmp_path / "out") == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "intensity" in line]
+    text = "intensity is 0 everywhere, its median in training was 500: classes may be wrong"
+    assert told == [f"{file}: {text}" for file in files[:2]]
 
 
 def test_classes_that_a_file_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,8 +170,8 @@ class Result:
     file: str
     counts: list[int] | None = None
     """Points of each class; none if it failed."""
-    missing: tuple[str, ...] = ()
-    """What is wrong with neighbours that were not looked at."""
+    warnings: tuple[str, ...] = ()
+    """What may make it worse than it could be."""
     error: str = ""
 
 
@@ -203,13 +203,13 @@ class Worker:
         from pointvar.data.relabel import copy_name
 
         try:
-            counts, missing = self.predict(file, self.job.output / copy_name(file), progress)
+            counts, warnings = self.predict(file, self.job.output / copy_name(file), progress)
         except Exception as error:  # whatever is wrong with a file, the others go on
             if not self.job.careful:
                 raise
             text = " ".join(str(error).split()) or type(error).__name__
             return Result(str(file), error=text if str(file) in text else f"{file}: {text}")
-        return Result(str(file), counts, tuple(missing))
+        return Result(str(file), counts, tuple(warnings))
 
 
 def _segment(notes: dict[str, Any], arguments: argparse.Namespace) -> int:
@@ -249,8 +249,8 @@ def _segment(notes: dict[str, Any], arguments: argparse.Namespace) -> int:
                 failed += 1
                 progress.tell(f"pointvar predict: {result.error}", sys.stderr)
                 continue
-            for problem in result.missing:
-                progress.tell(f"{result.file}: without a neighbour: {problem}", sys.stderr)
+            for warning in result.warnings:
+                progress.tell(f"{result.file}: {warning}", sys.stderr)
             record.add(Path(result.file))
             target = shown / record.target(Path(result.file)).name
             progress.tell(summary(target, result.counts, notes["classes"]))

@@ -88,7 +88,8 @@ def _relabel_ply(
         plyfile.PlyElement.describe(rows, "vertex") if element.name == "vertex" else element
         for element in content.elements
     ]
-    comments = [*content.comments, *(f"class {code} {name}" for code, name in names.items())]
+    listed = [f"class {code} {name}" for code, name in names.items()]
+    comments = [*(comment for comment in content.comments if comment not in listed), *listed]
     options = {"text": content.text, "byte_order": content.byte_order, "obj_info": content.obj_info}
     plyfile.PlyData(elements, comments=comments, **options).write(file)
 

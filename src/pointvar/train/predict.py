@@ -12,7 +12,7 @@ from torch import nn
 
 from pointvar.atomic import writing
 from pointvar.data import read_points
-from pointvar.data.features import scaled_features
+from pointvar.data.features import scaled_features, widths
 from pointvar.data.formats import optional
 from pointvar.data.lidar import largest_code, open_las, relabel_las
 from pointvar.data.names import GROUND
@@ -34,8 +34,8 @@ class Prediction(NamedTuple):
 
     counts: list[int]
     """Points of each class."""
-    missing: list[str]
-    """What is wrong with neighbours that were not looked at."""
+    warnings: list[str]
+    """What may make it worse: neighbours that cannot be read, columns that are empty."""
 
 
 def feature_notes(notes: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +94,7 @@ class Predictor:
         self.config, self.features = DataConfig(**notes["data"]), feature_notes(notes)
         self.codes, self.palette = np.array(class_codes(notes)), palette
         self.options = {"votes": votes, "seed": seed, "sphere": sphere}
+        self.filled = _filled(self.features)
 
     def __call__(
         self, path: Path, target: Path, progress: Callable[[float], None] | None = None
@@ -114,18 +115,20 @@ class Predictor:
         with self.survey.squares(path) as squares:
             with open_las(path, laspy) as reader:
                 self._check_codes(path, largest_code(reader.header))
-            total = sum(squares.own.values())
+            total, empty = sum(squares.own.values()), self.filled
             codes = _on_disk(squares.folder / "codes", np.uint8, total)
             shares = _on_disk(squares.folder / "confidence", np.float32, total) if self.confidence else None
             for window in squares.windows():
                 labels, share = self._window(window, total, progress)
+                empty = _empty(window, empty)
                 codes[window.places] = self.codes[labels]
                 if shares is not None:
                     shares[window.places] = share
                 counts += np.bincount(labels, minlength=len(counts))
             with writing(target) as file:
                 relabel_las(path, file, laspy, codes, shares, target.suffix.lower() == ".laz")
-            return Prediction(counts.tolist(), squares.missing)
+            warnings = [f"without a neighbour: {problem}" for problem in squares.missing]
+            return Prediction(counts.tolist(), warnings + (_told(empty) if total else []))
 
     def _whole(self, path: Path, target: Path, progress: Callable[[float], None]) -> Prediction:
         arrays = read_points(path)
@@ -144,7 +147,8 @@ class Predictor:
         colors = None if self.palette is None else self.palette[labels]
         with writing(target) as file:
             relabel(path, file, codes, share, named, self.config.label, colors)
-        return Prediction(np.bincount(labels, minlength=len(self.codes)).tolist(), [])
+        warnings = _told(_empty(window, self.filled))
+        return Prediction(np.bincount(labels, minlength=len(self.codes)).tolist(), warnings)
 
     def _window(
         self, window: Window, total: int, progress: Callable[[float], None]
@@ -167,6 +171,27 @@ class Predictor:
         if self.codes.min() < 0 or self.codes.max() > largest:
             wrong = int(self.codes.max() if self.codes.min() >= 0 else self.codes.min())
             raise ValueError(f"{path}: its points hold classes from 0 to {largest}, the network has {wrong}")
+
+
+def _filled(features: Mapping[str, Any]) -> dict[str, float]:
+    """Columns that were not 0 at most points of the training, with their median there."""
+    if features.get("shift") is None:
+        return {}
+    names, channels = features["names"], widths(features["names"])
+    medians = dict(zip(np.repeat(names, channels).tolist(), features["shift"], strict=False))
+    return {name: median for name, median in medians.items() if median and name not in MADE}
+
+
+def _empty(window: Window, columns: Mapping[str, float]) -> dict[str, float]:
+    """Those of the columns that are 0 at all points to be predicted."""
+    return {name: median for name, median in columns.items() if not window.arrays[name][window.rows].any()}
+
+
+def _told(empty: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name} is 0 everywhere, its median in training was {median:.3g}: classes may be wrong"
+        for name, median in empty.items()
+    ]
 
 
 def _on_disk(path: Path, kind: Any, count: int) -> NDArray[Any]:
