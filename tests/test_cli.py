@@ -105,6 +105,12 @@ def test_a_table_is_measured_and_used(tmp_path, capsys):
         (["tables", "table.txt"], ".json"),
         (["predikt", "x"], "there is no command predikt (did you mean 'predict'?)"),
         (["train", "clasify"], "clasify: neither a YAML file nor a recipe (did you mean 'classify'?)"),
+        (["train", "--epochs=ten"], "epochs must be a whole number, got ten"),
+        (
+            ["train", "--optimizer.schedule=onecycle"],
+            "must be one of 'milestones', 'cosine', 'one-cycle', got onecycle (did you mean 'one-cycle'?)",
+        ),
+        (["train", "--model.radii=x"], "model.radii must be one of list[float], null, got x"),
         (["tables", "table.json", "--source", "modelnet40", "--data", "."], "modelnet40_small.npz"),
         (["tables", "table.json", "--methods", "NoConv"], "NoConv"),
     ],
@@ -113,6 +119,16 @@ def test_errors_of_the_user_end_in_one_line(arguments, message, capsys, tmp_path
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_output_that_nobody_reads_to_its_end():
+    """`pointvar completion bash | head -1`: a line, no traceback."""
+    command = [sys.executable, "-m", "pointvar.cli", "completion", "bash"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        told = process.stderr.read()
+    assert told == "pointvar completion: the output was closed before its end\n"
+    assert process.returncode == 2
 
 
 def test_warnings_are_told_without_code(capsys, monkeypatch):

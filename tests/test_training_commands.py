@@ -1,6 +1,8 @@
 """pointvar train, evaluate and predict as a user calls them."""
 
+import io
 import json
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,13 @@ def test_segmentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "has no colors" in capsys.readouterr().err
 
 
+class Closed(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
 def test_the_worst_scenes_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     settings = ["--data.num_points=300", "--data.train_size=1", "--data.test_size=4", "--data.crops=2"]
@@ -78,7 +87,9 @@ def test_the_worst_scenes_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture
     for row, path in zip(files, result["maps"].values(), strict=False):
         arrays = read_points(run / path)
         assert int((arrays["label"] != arrays["prediction"]).sum()) == row["wrong"]
-    assert main(["evaluate", str(run), "--data.test_size=1"]) == 0
+    with redirect_stdout(Closed()):  # as of `pointvar evaluate RUN | head`
+        assert main(["evaluate", str(run), "--data.test_size=1"]) == 2
+    assert len(json.loads((run / "evaluation.json").read_text())["files"]) == 1
     assert [path.name for path in (run / "evaluation").iterdir()] == ["worst-1.npz"]  # none of before
     assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()

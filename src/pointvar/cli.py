@@ -9,6 +9,7 @@ import sys
 import warnings
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -41,7 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ArgumentError as error:
             raise ArgumentError(None, explained(str(error), parser._option_string_actions)) from error
         given.pop("debug", None)
-        return module.run(given) or 0
+        code = module.run(given) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads has seen enough, such as head
+        with suppress(OSError):  # what is left goes nowhere when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"pointvar {command}: the output was closed before its end", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"\npointvar {command}: interrupted", file=sys.stderr)
         return 130

@@ -24,9 +24,29 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "NoneType": "null",
+}
+
+
 def explained(message: str, options: Iterable[str]) -> str:
-    """The message of a parser in one line; of an option that it does not know, with the most similar one."""
+    """The message of a parser in one line and plain words; of a name that it does not know, with the most
+    similar one."""
     message = " ".join(message.split())
+    value = (
+        r"(?:Expected a (.+)\. Got value:|Does not validate .* Subtypes: \[(.+?)\] Errors: .* Given value:)"
+    )
+    if found := re.fullmatch(rf'Parser key "([^"]+)": {value} (.+)', message):
+        key, kind, kinds, given = found.groups()
+        expected = re.sub(r"typing\.Literal\[([^]]+)\]", r"\1", kind or kinds)
+        expected = re.sub(r"<class '(\w+)'>", lambda name: KINDS.get(name[1], name[1]), expected)
+        one_of = "one of " if "," in expected else ""
+        hint = did_you_mean(given, re.findall(r"'([^']+)'", expected))
+        return f"{key} must be {one_of}{expected}, got {given}{hint}"
     forms = r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted|arguments: --([^ =]+)"
     found = re.search(forms, message)
     if found is None:

@@ -50,11 +50,11 @@ def run(given: Namespace) -> int:
     with tqdm(desc="files", total=len(test), disable=None) as bar:
         errors = Errors(test.classes, bar.update)
         metrics = evaluate(model, data, config.data, config.votes, config.seed, errors.add)
-    print(metrics)
     maps = errors.save(folder)
     result = {"votes": config.votes, "seed": config.seed, **asdict(metrics)}
     result |= {"files": errors.worst_files(), "maps": maps}
     write_atomically(folder / "evaluation.json", json.dumps(result, indent=1) + "\n")
+    print(metrics)
     return 0
 
 
