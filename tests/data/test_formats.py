@@ -111,6 +111,7 @@ def test_a_broken_file_is_named(name: str, how: str, tmp_path: Path) -> None:
         ({"label": np.zeros(3)}, "no coordinates; found label"),
         ({"points": np.zeros((0, 3))}, "N > 0"),
         ({"points": np.zeros((4, 2))}, r"\[4, 2\]"),
+        ({"data": np.zeros((5, 9, 3))}, r"it holds 5 clouds \[9, 3\]: write each to a file of its own"),
         ({"points": np.full((4, 3), np.nan)}, "4 of 4 points are not finite"),
         ({"points": np.zeros((4, 3)), "faces": np.array([[0, 1, 4]])}, "corner 4"),
         ({"points": np.array([["a", "b", "c"]])}, "numbers"),

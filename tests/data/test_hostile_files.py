@@ -100,6 +100,9 @@ def test_laz_chunks_that_do_not_fit(tmp_path: Path) -> None:
     path.write_bytes(whole)
     patched(path, "<I", start + 8 + 40, 10**9)  # its points
     refused(path, "a chunk has 1000000000 points in place of 40")
+    path.write_bytes(whole[:table] + bytes(8))
+    patched(path, "<q", start, start + 8)  # no chunk before the table
+    refused(path, "expected 40 points, the chunks hold 0")
 
 
 def test_a_panic_of_the_decoder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_scenes_in_las(tmp_path: Path) -> None:
     assert found.counts == {1: 2500, 2: 2500, 6: 2500}
     assert found.spacing == pytest.approx(0.5, rel=1e-3)
     assert list(found.bad) == ["broken.laz"]
-    assert told(found, "broken.laz")
+    assert told(found, f"Left out: {tmp_path / 'broken.laz'}: cannot be read as laz")
     assert told(found, "bare.laz has no labels")
     assert told(found, "Coordinates reach 85,02")
     assert told(found, "intensity is not scaled")

@@ -349,6 +349,10 @@ def checked(arrays: Arrays) -> Arrays:
             f"no coordinates; found {', '.join(arrays) or 'nothing'}, expected {', '.join(POINTS)} or x, y, z"
         )
     points = arrays["points"]
+    if points.ndim == 3:
+        raise ValueError(
+            f"it holds {len(points)} clouds {list(points.shape[1:])}: write each to a file of its own"
+        )
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or points.dtype.kind not in "fiu":
         raise ValueError(f"points must be numbers [N, 3] with N > 0, got {points.dtype} {list(points.shape)}")
     if points.dtype not in (np.float32, np.float64):

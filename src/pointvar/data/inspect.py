@@ -363,7 +363,7 @@ def _median(parts: Sequence[Array]) -> float:
 def _suspicious(found: Inspection) -> Iterator[str]:
     """What may be wrong, or should be known."""
     for message in found.bad.values():
-        yield f"Cannot be read: {message}"
+        yield f"Left out: {message}"
     read = found.read
     unread = len(found.files) - len(read) - len(found.bad)
     if unread:

@@ -265,7 +265,9 @@ def _check_chunks(file: BinaryIO, header: Header, scheme: bytes, file_size: int)
             if left <= 0:
                 break
         if left:
-            raise ValueError(f"the chunks do not hold {header.num_points} points, by {left}")
+            raise ValueError(
+                f"expected {header.num_points} points, the chunks hold {header.num_points - left}"
+            )
 
 
 def _layered(file: BinaryIO, place: int, end: int, point_size: int, layers: int) -> Iterator[int]:
