@@ -30,7 +30,8 @@ class Step:
         self.batches = [collate([s[:8] if empty else s for s in samples]) for samples in _samples(case)]
         self.model = _model(case, empty)
         self.batch_size = len(self.batches[0])
-        module = ClassificationModule(self.model, ["a", "b"], OptimizerConfig(rate=1e-5, agc=0.05))
+        settings = OptimizerConfig("sgd", 1e-5, "milestones", agc=0.05)
+        module = ClassificationModule(self.model, ["a", "b"], settings)
         self.optimizer = module.configure_optimizers()["optimizer"]
         self.clip = AdaptiveClipping(self.model, 0.05)
         self.network: nn.Module = self.model

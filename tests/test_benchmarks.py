@@ -42,6 +42,14 @@ def test_the_other_pointvar_is_imported_whatever_is_installed(tmp_path: Path) ->
     assert imported(installed, other).returncode != 0  # not there: no other is taken in its place
 
 
+def test_a_step_that_is_measured_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few points and one channel, as without work."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import steps
+
+    assert list(steps.Step("small", empty=True).parts(0)) == steps.PARTS
+
+
 def test_the_cost_of_a_convolution_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """One point with two neighbours, three channels to five, sixteen functions."""
     pytest.importorskip("scipy", reason="the benchmarks need scipy")
