@@ -70,8 +70,10 @@ def overlap(basis: Basis, radius: float | None = None) -> Tensor:
 
 def weight_of(preconditioner: Tensor, coordinates: Tensor) -> Tensor:
     """W = M V, never in low precision. Shapes: V and W: ``[K, C, O]``."""
-    with torch.autocast(coordinates.device.type, enabled=False):
-        return (preconditioner.detach() @ coordinates.flatten(1)).view_as(coordinates)
+    if torch.is_autocast_enabled(coordinates.device.type):  # to enter the context takes as long as the product
+        with torch.autocast(coordinates.device.type, enabled=False):
+            return weight_of(preconditioner, coordinates)
+    return (preconditioner.detach() @ coordinates.flatten(1)).view_as(coordinates)
 
 
 @torch.no_grad()
