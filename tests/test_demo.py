@@ -54,6 +54,9 @@ def test_all_of_it_is_made(small, tmp_path, capsys):
     assert re.search(r"trainings: 1/24, \S+ so far, \S+ left", shown.err)
     assert "24/24" in shown.err
 
+    for file in (tmp_path / "demo" / "trainings").iterdir():  # only the first seed chooses a rate
+        assert ("validation" in json.loads(file.read_text())) == file.stem.endswith("-0"), file
+
     page = (tmp_path / "demo" / "report.html").read_text()
     assert not re.search(r"(src|href)=(?!.?(data:|#))", page)
     assert page.count('<figure class="cloud">') == 5
@@ -101,6 +104,12 @@ def test_the_rate_is_chosen_on_validation_data_alone(small, monkeypatch, tmp_pat
     later = [trial for trial in asked if trial.seed]
     assert len(later) == 8
     assert all(trial.rate == best[trial.way] for trial in later)
+
+
+def test_the_tasks_take_turns(small, trained, tmp_path):
+    """What is trained first is as long as what comes later: the time left is told from it."""
+    assert len(list(trials.run_all(tmp_path, 1))) == len(trained)
+    assert [name.partition("-")[0] for name in trained[:4]] == ["rooms", "shapes"] * 2
 
 
 def test_what_has_diverged_is_not_chosen_unless_all_have():
@@ -153,7 +162,7 @@ def test_a_stopped_demonstration_goes_on_where_it_was(small, trained, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(Trial, "run", stopped)
         assert main(small) == 130
-    assert "goes on from here" in capsys.readouterr().out
+    assert "continues from here" in capsys.readouterr().out
     assert len(trained) == 5
     assert main(small) == 0
     assert len(trained) == len(set(trained)) == 12

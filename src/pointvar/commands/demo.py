@@ -1,8 +1,8 @@
-"""Trains the same two networks with batch norm, group norm and without any norm, on built-in data, and writes
-a report: at most five minutes on two cores.
+"""Train two networks with and without normalisation, on built-in data, and write a report with pictures.
 
-A U-Net that segments rooms, and 25 plain layers that classify shapes. Stopped, the same command goes on;
-finished, it shows what there is.
+A U-Net labels the points of rooms, and 25 plain layers classify shapes. Each is trained with batch norm, with
+group norm, as published, and by the recipe norm-free. This takes at most five minutes on two cores. If it is
+stopped, the same command continues; if it has finished, the same command shows the results again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 
 TITLE = "pointvar: a demonstration"
 MEANING = {
-    "batch norm": "weights as for images, batch normalisation, AdamW",
-    "group norm": "weights as for images, group normalisation, AdamW",
-    "as published": "the paper's direct initialisation and optimiser (SGD), no normalisation",
-    "norm-free": "pointvar's recipe of this name, no normalisation, AdamW",
+    "batch norm": "batch normalisation, standard weights (as for images), AdamW",
+    "group norm": "group normalisation, standard weights (as for images), AdamW",
+    "as published": "no normalisation, direct weights as in the paper, SGD as in the paper",
+    "norm-free": "no normalisation, pointvar's default: direct weights, unit response, preconditioned steps, "
+    "clipped gradients, AdamW",
 }
 SCORES = {"mean_iou": "mean IoU", "accuracy": "accuracy"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder to write to (demo)")
-    parser.add_argument("--fresh", action="store_true", help="train again, whatever is there")
+    parser.add_argument(
+        "--fresh", action="store_true", help="train again, also what is in the folder already"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -41,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     output.mkdir(parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
     if page.exists() and f"<title>{TITLE}</title>" not in page.read_text("utf-8", "replace"):
-        raise ValueError(f"{page} is there and not from a demonstration: choose another folder by --output")
+        raise ValueError(f"{page} exists and is not from a demonstration: choose another folder by --output")
 
     from pointvar.commands import trials, usable_cores
     from pointvar.progress import span, track
@@ -51,12 +54,13 @@ def run(arguments: argparse.Namespace) -> None:
             (folder / f"{name}.json").unlink(missing_ok=True)
     cores = min(usable_cores(), 8)
     at_once = f"{cores} at a time" if cores > 1 else "one after the other"
-    print(f"{trials.count()} short trainings, {at_once}: about {span(480 / cores)} if nothing is there yet")
+    print("Two networks, each trained with batch norm, with group norm, as published, and norm-free:")
+    print(f"{trials.count()} short trainings, {at_once}, {span(520 / cores)} in all on free cores")
     before = _times(folder)
     try:
         results = dict(track(trials.run_all(folder, cores), "trainings", trials.count()))
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here")
+        print("\nstopped; the same command continues from here")
         raise
     rows = trials.rows(results)
     _report(rows, results, output).save(page)
@@ -64,6 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     if _times(folder) == before:
         again = f"pointvar demo --output {quote(str(output))} --fresh"
         print(f"All trainings were there already; to train again: {again}")
+    print(f"Mean over {len(trials.SEEDS)} seeds, lowest and highest. Open this page in a browser:")
     print(f"report: {page} (after {span(time.monotonic() - begin)})")
 
 
@@ -101,7 +106,7 @@ def _report(rows: Sequence[Row], results: dict[Trial, dict[str, Any]], output: P
     from pointvar.commands.trials import TASKS
     from pointvar.report import Report
 
-    report = Report(TITLE, "The same networks, trained with and without normalisation")
+    report = Report(TITLE, "The same network, data and steps, with and without normalisation")
     rooms, shapes = TASKS
     _show_rooms(report, rooms, [row for row in rows if row.task == rooms])
     _show_shapes(report, shapes, [row for row in rows if row.task == shapes])
@@ -116,7 +121,7 @@ def _show_rooms(report: Report, task: SegmentRooms, rows: Sequence[Row]) -> None
     shown = _opened(room.points)
     nothing = [-1] * len(room.points)
     predictions = {row.way: row.middle.get("prediction", nothing) for row in rows}
-    report.section("One sphere of a room per step")
+    report.section("A U-Net that labels the points of a room")
     report.versions(
         room.points[shown],
         room.label[shown],
@@ -126,9 +131,9 @@ def _show_rooms(report: Report, task: SegmentRooms, rows: Sequence[Row]) -> None
         | {row.way: "\n".join(_lines(row)) for row in rows},
     )
     report.text(
-        "The same U-Net, trained in four ways to label the points of rooms. In each step it sees one sphere "
-        "of a room, as is usual where scenes are large. Wrong labels are red. Turn one room, and all turn. "
-        "It is the first of the test rooms, cut open towards you, as the median seed labels it."
+        "Wrong labels are red. Drag a room to turn all five. Each training step sees one sphere of one room, "
+        "as is usual for large scenes. The room is the first test room, without the ceiling and the two "
+        "walls on your side. The labels are those of the median seed."
     )
 
 
@@ -141,14 +146,15 @@ def _opened(points: torch.Tensor) -> torch.Tensor:
 def _show_shapes(report: Report, task: ClassifyShapes, rows: Sequence[Row]) -> None:
     from pointvar.commands.trials import variance_by_depth
 
-    report.section(f"Train {task.depth} plain layers")
+    report.section(f"{task.depth} plain layers that classify shapes")
     report.text(
-        f"{task.depth} convolutions one after the other, without skips or pooling, learn to tell "
-        f"{len(task.classes)} shapes apart: {', '.join(task.classes)}. Accuracy on {task.tests} test shapes, "
-        "and its range over the seeds:"
+        f"{task.depth} convolutions one after the other, without skip connections or pooling, learn to tell "
+        f"{', '.join(task.classes[:-1])} and {task.classes[-1]} apart. Accuracy on {task.tests} test shapes, "
+        "with the range over the seeds:"
     )
     report.facts({row.way: _told(row) for row in rows})
-    histories = {row.way: [result["history"] for result in row.results] for row in rows}
+    # Those without norms first: they have the same colours in the charts below.
+    histories = {row.way: [result["history"] for result in row.results] for row in reversed(rows)}
     steps = [e["step"] for e in max((h for way in histories.values() for h in way), key=len)]
     report.curves(
         {
@@ -159,13 +165,14 @@ def _show_shapes(report: Report, task: ClassifyShapes, rows: Sequence[Row]) -> N
         limits=(0.0, 1.0),
         reference=1 / len(task.classes),
         xlabel="step",
-        ylabel="accuracy in training, mean and range of the seeds; dotted: guessing",
+        ylabel="accuracy in training: mean and range of the seeds; dotted: guessing",
     )
-    report.heading("Variance by depth, before the first step and without norms")
+    report.heading("Features by depth, before the first step and without norms")
     report.panels(variance_by_depth(task), log=True, reference=1.0, xlabel="layer")
     report.text(
-        "Both ways without norms keep the variance that weights as for images lose. The recipe adds what "
-        "bounds the steps; its settings are below."
+        "Direct weights keep the second moment of the features at 1 in every layer. With weights as for "
+        "images it vanishes within a few layers, so those networks need a norm. Both ways without a norm "
+        "have direct weights; norm-free also preconditions the steps and clips the gradients."
     )
 
 
@@ -182,23 +189,26 @@ def _show_conditions(
     report.section("What was run")
     report.table([(way, MEANING[way]) for way in WAYS], ["training", "what it is"])
     report.text(
-        f"Every way is trained at the rates {', '.join(map(str, RATES))} of SGD, or a tenth of each with "
-        "AdamW. The one that does best on validation data, which are neither trained nor tested on, is taken "
-        f"for all seeds. Schedule, steps, data and network ({METHOD}) are the same for all. Classes, sizes "
-        "and lengths were chosen with group norm and SGD, so that it solves both tasks. With a whole room in "
-        "each step, not a sphere, batch norm was level with it then."
+        f"The rule for the learning rate is the same for all: each way is trained at {len(RATES)} rates with "
+        "the first seed, and the rate with the best score on validation data is used for all seeds. "
+        "Validation data are neither trained nor tested on. AdamW takes a tenth of the rates of SGD. "
+        f"Schedule, steps, data and network ({METHOD}) are the same for all."
+        "\n\n"
+        "Classes, sizes and numbers of steps were chosen with group norm and SGD, so that these solve both "
+        "tasks. When each step saw a whole room in place of a sphere, batch norm was level with group norm."
     )
     table = []
     for row in rows:
         tried = {rate: results[Trial(row.task, row.way, rate, SEEDS[0])] for rate in RATES}
-        found = {f"rate {rate}": _percent(result.get("validation")) for rate, result in tried.items()}
+        found = {f"{rate:g} / {rate / 10:g}": _percent(r.get("validation")) for rate, r in tried.items()}
         seeds = {
             f"seed {seed}": _percent(result["metrics"].get(row.task.score))
             for seed, result in zip(SEEDS, row.results, strict=True)
         }
         chosen = f"{Trial(row.task, row.way, row.rate, SEEDS[0]).config().optimizer.rate:g}"
         table.append({"task": row.task.name, "training": row.way, **found, "chosen": chosen, **seeds})
-    report.table(table, title="Validation score by rate (first seed), and test score by seed, in %")
+    title = "Validation score by rate of SGD / AdamW (first seed), and test score by seed, in %"
+    report.table(table, title=title)
     for row in rows:
         settings = Trial(row.task, row.way, row.rate, SEEDS[0]).config().to_yaml()
         report.code(settings, f"Settings: {row.task.name}, {row.way}")
