@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pointvar.recipes import RECIPES
+from pointvar.without_norms import SETTINGS
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
@@ -66,3 +69,16 @@ def test_links_of(page):
             target = page.parent / path if path else page
             assert target.exists(), link
             assert not anchor or anchor in anchors(target), link
+
+
+def test_rates_and_clipping_are_those_of_the_recipe():
+    """What a page or an example types in is what ``norm-free`` has; any other network is clipped alike."""
+    recipe, rates = RECIPES["norm-free"]["optimizer"], []
+    for page in [*PAGES, *SCRIPTS]:
+        text = page.read_text("utf8")
+        rates += re.findall(r"AdamW(?: at |\(model.parameters\(\), lr=)([\d.]*\d)", text)
+        clips = re.findall(r"(?:AdaptiveClipping\(model, |--optimizer\.agc=)([\d.]+)", text)
+        assert all(float(clip) == recipe["agc"] for clip in clips), page
+    assert len(rates) >= 4
+    assert {float(rate) for rate in rates} == {recipe["rate"]}
+    assert SETTINGS["agc"] == recipe["agc"]

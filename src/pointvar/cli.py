@@ -120,13 +120,13 @@ def _overview() -> ArgumentParser:
         description="Point convolutions whose features keep their variance through any depth.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-        + "\n\nEach has a help of its own: pointvar COMMAND --help"
-        + "\n\nexit codes: 0 done; 1 a training has diverged, or doctor found what does not work;\n"
-        + "2 an error that you can mend, told in a line; 130 interrupted. A bug ends in a traceback.",
+        + "\n\npointvar COMMAND --help explains a command and its options."
+        + "\n\nexit codes: 0 success; 1 the training diverged, or doctor found a fault;\n"
+        + "2 wrong input or a broken file, in one line; 130 interrupted. A bug ends with a traceback.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pointvar {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do; see below")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
     return parser
 
 

@@ -1,4 +1,4 @@
-r"""Bases whose functions overlap, made orthonormal: the same layer, in coordinates that train well.
+r"""Deprecated: bases whose functions overlap, made orthonormal. ``precondition=True`` replaces them.
 
 Functions that are nearly the same, such as wide hats around near kernel points, give a layer that hardly
 tells one neighbourhood from another, and whose weights act against each other. With
@@ -9,7 +9,7 @@ the functions are orthonormal over a receptive field and each stays as near to i
 a layer is able to represent does not change: a weight :math:`\tilde W` does the same as
 :math:`W = (C + \epsilon \lambda_1 I)^{-1/2} \tilde W` does without.
 
-Deprecated: ``precondition=True`` takes the same steps, and leaves layer and initial weights as published.
+``precondition=True`` takes the same steps, and leaves layer and initial weights as published.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def overlap(basis: Basis, radius: float | None = None) -> Tensor:
 
 def weight_of(preconditioner: Tensor, coordinates: Tensor) -> Tensor:
     """W = M V, never in low precision. Shapes: V and W: ``[K, C, O]``."""
-    if torch.is_autocast_enabled(coordinates.device.type):  # to enter the context takes as long as the product
+    if torch.is_autocast_enabled(coordinates.device.type):  # else the context alone would take time
         with torch.autocast(coordinates.device.type, enabled=False):
             return weight_of(preconditioner, coordinates)
     return (preconditioner.detach() @ coordinates.flatten(1)).view_as(coordinates)

@@ -13,8 +13,8 @@ from importlib import import_module
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 COMMANDS = {
-    "demo": "train networks with norms and without, and write a report: five minutes, no data needed",
-    "init": "look at a folder of your own files, and write the settings of a training on it",
+    "demo": "train networks with and without norms, and write a report (five minutes, no data needed)",
+    "init": "inspect a folder of your own files, and write settings to train on it",
     "train": "train a network",
     "evaluate": "evaluate the network of a run",
     "predict": "label point clouds by the network of a run",

@@ -1,4 +1,4 @@
-"""Checks this installation, and says what to do where something is missing or slow."""
+"""Check this installation, and say what to do where something is missing or slow."""
 
 from __future__ import annotations
 

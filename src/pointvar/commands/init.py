@@ -1,9 +1,9 @@
-"""Looks at a folder of your own files, says what is in it, and writes the settings of a training on it.
+"""Inspect a folder of your own files, print what is in it, and write settings to train on it.
 
     pointvar init scans/ --output=mine.yaml
     pointvar train mine.yaml
 
-A folder per class is a classification, files with a label per point are a segmentation. The file has a
+One folder per class is a classification. Files with a label per point are a segmentation. The file has a
 comment for each setting. Sizes come from the measured spacing of the points.
 """
 

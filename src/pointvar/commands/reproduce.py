@@ -1,4 +1,4 @@
-"""Makes a figure or table of the paper, or one beyond it. The experiments are run from a checkout."""
+"""Make a figure or table of the paper, or one beyond it. The experiments are run from a checkout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Measures z by method and depth on a plain network, for `transfer_init`, and writes it as JSON.
+"""Measure z by method and depth on a plain network, and write it as a table for `transfer_init`.
 
-The clouds are the built-in shapes, or ModelNet40's, thinned by Poisson disk sampling.
+The clouds are the built-in shapes, or those of ModelNet40, thinned by Poisson disk sampling.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ SOURCES = {"modelnet40": "ModelNet40", "shapes": "synthetic shapes"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("output", type=Path, help="the table to write, a .json file")
-    parser.add_argument("--source", choices=SOURCES, default="shapes", help="clouds (shapes)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("output", type=Path, help="JSON file to write")
+    add("--source", choices=SOURCES, default="shapes", help="clouds to measure on (shapes)")
+    add(
         "--data",
         type=Path,
         default=os.environ.get("POINTVAR_DATA") or None,
         help="folder with modelnet40_small.npz ($POINTVAR_DATA)",
     )
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all ten")
-    parser.add_argument("--depth", type=int, default=25, help="layers (25)")
-    parser.add_argument("--channels", type=int, default=64, help="of every layer (64)")
-    parser.add_argument("--num-basis", type=int, help="K, where it is not the method's own")
-    parser.add_argument("--max-neighbors", type=int, default=16, help="random cap (16)")
-    parser.add_argument("--radius", type=float, default=0.1, help="of the Poisson disks (0.1)")
-    parser.add_argument("--reach", type=float, default=3.0, help="receptive field in radii (3)")
-    parser.add_argument("--slope", type=float, default=0.2, help="of the leaky ReLU between layers (0.2)")
-    parser.add_argument("--clouds", type=int, default=24, help="how many (24)")
-    parser.add_argument("--repeats", type=int, default=4, help="networks to average over (4)")
-    parser.add_argument("--seed", type=int, default=0)
+    add("--methods", nargs="+", metavar="NAME", help="methods to measure (all ten)")
+    add("--depth", type=int, default=25, help="number of layers (25)")
+    add("--channels", type=int, default=64, help="channels of each layer (64)")
+    add("--num-basis", type=int, help="number of basis functions (that of the method)")
+    add("--max-neighbors", type=int, default=16, help="largest number of neighbours, drawn at random (16)")
+    add("--radius", type=float, default=0.1, help="radius of the Poisson disks (0.1)")
+    add("--reach", type=float, default=3.0, help="receptive field, as a multiple of the radius (3)")
+    add("--slope", type=float, default=0.2, help="slope of the leaky ReLU between layers (0.2)")
+    add("--clouds", type=int, default=24, help="number of clouds (24)")
+    add("--repeats", type=int, default=4, help="number of networks to average over (4)")
+    add("--seed", type=int, default=0, help="seed of everything random (0)")
 
 
 def run(arguments: argparse.Namespace) -> None:

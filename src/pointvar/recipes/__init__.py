@@ -1,5 +1,5 @@
-"""Named recipes: for data sets of the paper, for built-in data, and two that go over any: ``norm-free``,
-which is the default, and ``published``, the paper's.
+"""Named recipes for the data sets of the paper, for built-in data and for your own. Two are for any data:
+``norm-free``, the default, and ``published``, the paper's training.
 
 Each is a YAML file in this folder, with the settings of ``pointvar.train.Config`` that differ from defaults.
 """

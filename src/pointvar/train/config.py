@@ -151,8 +151,8 @@ class ModelConfig:
     """Divides each convolution by its response to a constant feature, so that its scale does not depend on
     the number and density of neighbours. Recommended for networks without a norm."""
     precondition: bool = NORM_FREE["model"]["precondition"]
-    """Learns the weights of each convolution in coordinates in which its basis functions do not overlap. The
-    layer computes the same function."""
+    """Learns the weights of each convolution in coordinates in which its basis functions do not overlap, so
+    that a step along one does not undo a step along another. The layer computes the same function."""
     orthonormal: bool = False
     """Deprecated, use precondition. Mixes the functions of each basis so that they are orthonormal."""
     dropout: float | None = None
