@@ -206,6 +206,7 @@ READS = {
     "the weight": lambda conv: conv.weight,
     "a state dict": lambda conv: conv.state_dict(),
     "a refresh": lambda conv: conv.refresh_precondition(),
+    "a copy": lambda conv: conv.load_state_dict(copy.deepcopy(conv).state_dict()),
 }
 
 
@@ -256,6 +257,7 @@ DOUBLED = {
     "read once more": lambda conv: conv.weight.mul_(2 * conv.weight.numel() / conv.weight[:].numel()),
     "a loader of one's own": _copy_by_hand,
     "a parameter": _replace_by_a_parameter,
+    "inference": torch.inference_mode()(lambda conv: conv.weight.mul_(2)),
 }
 
 
@@ -269,6 +271,16 @@ def test_no_way_to_write_is_lost(write, grad):
     torch.testing.assert_close(conv(features, hood), 2 * before)
     torch.testing.assert_close(conv.state_dict()["weight"], conv.weight.detach())
     assert [name for name, _ in conv.named_parameters()] == ["coordinates"]
+
+
+def test_who_looks_at_a_broken_weight_changes_nothing():
+    conv = conv_of("Gaussian")
+    with torch.no_grad():
+        conv.coordinates[0, 0, 0] = torch.nan
+    before = conv.coordinates.detach().clone()
+    assert conv.weight.isnan().any()
+    assert conv.weight.isnan().any()
+    torch.testing.assert_close(conv.coordinates.detach(), before, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_weight_that_is_read_twice_has_a_graph_of_its_own_each_time():

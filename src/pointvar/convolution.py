@@ -138,6 +138,11 @@ class PointConvolution(nn.Module):
         if written is not None:
             self.weight = written
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.precondition:
+            self._take_over()
+        return self.__dict__
+
     @property
     def learned(self) -> Tensor:
         """The parameter behind the weight: itself, or with preconditioning its coordinates."""
@@ -284,9 +289,9 @@ class _Shown:
         """The weight, in the memory of the one shown before if it is the same, so that either may be written
         into: ``conv.weight.mul_(2 / conv.weight.std())``."""
         watched = not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
-        if not watched or weight.is_inference():
+        if not watched:
             return weight
-        if self.weight is not None and self.before is not None and torch.equal(weight, self.before):
+        if self.weight is not None and self.before is not None and _same(weight, self.before):
             weight.data = self.weight.data
         else:
             self.before = weight.detach().clone()
@@ -297,10 +302,14 @@ class _Shown:
         """The weight, if it is not as it was: no version tells what was written by way of ``.data``."""
         if torch.compiler.is_compiling() or self.weight is None or self.before is None:
             return None
-        return None if torch.equal(self.weight, self.before) else self.weight.detach()
+        return None if _same(self.weight, self.before) else self.weight.detach()
 
     def __reduce__(self) -> Any:
         return _Shown, ()
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _save_written(conv: nn.Module, *_: Any) -> None:
