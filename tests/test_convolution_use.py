@@ -36,11 +36,13 @@ def test_autocast_lowers_the_matrix_product_alone(unit):
         assert conv(f.bfloat16(), hood).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("name", pv.methods.METHODS)
-def test_compiles_as_one_graph(name):
+def test_compiles_as_one_graph(name, carried):
+    """Whether the neighbourhood has densities already or the graph has to make them."""
     torch._dynamo.reset()
     hood = two_clouds(dtype=torch.float32)
-    hood.density = estimator.density(hood, 0.4)
+    hood.density = estimator.density(hood, 0.4) if carried else None
     conv = pv.methods.resolve(name, 3, 2, unit_response=True)
     f = features_of(hood).requires_grad_()
     compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")

@@ -25,7 +25,6 @@ from pointvar.layers import (
     is_norm,
     outermost,
     predicate,
-    refuse_lazy,
     restored,
 )
 
@@ -311,7 +310,6 @@ def _replaced(output: Any, old: Tensor, new: Tensor) -> Any:
 
 def _watched(model: nn.Module, select: Select) -> dict[str, tuple[nn.Module, list[nn.Parameter]]]:
     """Modules and their weights by name; also what an initialisation leaves alone, such as frozen layers."""
-    refuse_lazy(model)
     chosen = predicate(select)
     found: dict[str, tuple[nn.Module, list[nn.Parameter]]] = {}
     for name, module, kind in outermost(model):

@@ -27,9 +27,9 @@ from pointvar.layers import (
     Streams,
     as_batches,
     candidates,
+    check_model,
     find_streams,
     identity_size,
-    refuse_lazy,
     uncompiled,
 )
 from pointvar.nn.norm import Affine, Unnormed, remove_norms
@@ -166,7 +166,7 @@ def norm_free(
     if residual not in ("scale", "zero", "keep"):
         raise ValueError(f"residual must be 'scale', 'zero' or 'keep', got {residual!r}")
     model = uncompiled(model)
-    refuse_lazy(model)
+    check_model(model)
     every = as_batches(batches, num_batches)
     generator = generator if apply else _copy_of(generator)
     report = NormFreeReport(applied=apply)

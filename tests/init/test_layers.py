@@ -342,3 +342,26 @@ def test_a_pass_that_fails_leaves_no_trace():
 
 def test_only_cuda_has_a_random_state_of_its_own():
     assert devices_of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, device="meta"))) == []
+
+
+CALLS = {
+    "variance_init": pv.variance_init,
+    "norm_free": pv.norm_free,
+    "variance_report": pv.variance_report,
+    "closed_form_init": lambda model, _, **options: pv.closed_form_init(model, **options),
+    "transfer_init": lambda model, _, **options: pv.transfer_init(model, "modelnet40", **options),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_no_model_is_told(call):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got Tensor"):
+        CALLS[call](torch.rand(4, 3), nn.Linear(3, 2))
+    with pytest.raises(TypeError, match="got the class Linear"):
+        CALLS[call](nn.Linear, torch.rand(4, 3))
+
+
+@pytest.mark.parametrize("call", ["variance_init", "norm_free"])
+def test_a_seed_is_no_generator(call):
+    with pytest.raises(TypeError, match=r"generator must be .*manual_seed\(3\), got int"):
+        CALLS[call](nn.Linear(3, 2), torch.rand(4, 3), generator=3)

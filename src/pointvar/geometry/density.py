@@ -41,7 +41,8 @@ def kernel_density(cloud: PointCloud, bandwidth: float | Sequence[float] | Tenso
 
 def density_key(dtype: torch.dtype, *bandwidths: float) -> tuple[str | float, ...]:
     """Under which a cloud keeps its densities: the bandwidth that all have in its dtype, or each one's."""
-    given = [ctypes.c_float(h).value for h in bandwidths] if dtype == torch.float32 else bandwidths
+    rounds = dtype == torch.float32 and not torch.compiler.is_compiling()  # where nothing is kept
+    given = [ctypes.c_float(h).value for h in bandwidths] if rounds else bandwidths
     return "density", *(given if len(set(given)) > 1 else given[:1])
 
 
@@ -82,8 +83,6 @@ def density(hood: Neighborhood, bandwidth: float = 0.2) -> Tensor:
     neighbourhood's own bandwidth (``hood.bandwidth``, as a ``Hierarchy`` sets it), or else with ``bandwidth``
     times the radius of the cloud's queries (the mean radius, where they differ). In differentiation the
     bandwidth counts as constant.
-
-    A layer that is compiled as one graph needs them carried: ``hood.density = density(hood, 0.2)``.
     """
     if hood.density is not None:
         return hood.density

@@ -64,12 +64,17 @@ def _packed(cloud: PointCloud) -> tuple[Tensor, Tensor]:
 
 def draw_seed(generator: torch.Generator | None) -> int:
     """The integer that a custom op takes in place of a generator."""
-    if not isinstance(generator, (torch.Generator, type(None))):
-        hint = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"
-        raise TypeError(f"generator must be a torch.Generator, such as {hint}, got {kind_of(generator)}")
+    check_generator(generator)
     device = "cpu" if generator is None else generator.device
     seed = torch.empty(1, dtype=torch.int64, device=device)
     return int(seed.random_(0, 1 << 62, generator=generator).item())
+
+
+def check_generator(generator: torch.Generator | None) -> None:
+    """A seed in place of a generator is a mistake."""
+    if not isinstance(generator, (torch.Generator, type(None))):
+        hint = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"
+        raise TypeError(f"generator must be a torch.Generator, such as {hint}, got {kind_of(generator)}")
 
 
 def positive_int(value: int, name: str) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from pointvar.convolution import PointConvolution
+from pointvar.geometry.search import check_generator
 from pointvar.layers.kinds import Kind, kind_of, unknown_kind
 from pointvar.precondition import coordinates_of
 
@@ -190,6 +191,7 @@ class Layer:
 
 def fill_normal(weight: Tensor, generator: torch.Generator | None) -> None:
     """Fills a tensor from the unit Gaussian; a generator may live on another device."""
+    check_generator(generator)
     if generator is None or generator.device == weight.device:
         weight.normal_(generator=generator)  # in place: large weights cost more to copy than to draw
     else:
@@ -235,7 +237,6 @@ def candidates(model: nn.Module, select: Select, left: dict[str, str], unknown: 
 
     With ``unknown`` there are also modules for which there is no rule, and that may turn out to be linear.
     """
-    refuse_lazy(model)
     chosen = predicate(select)
     layers = []
     for name, module, kind in outermost(model):
@@ -279,8 +280,12 @@ def is_norm(module: nn.Module) -> bool:
     return any(_NORM.search(ancestor.__name__) for ancestor in type(module).__mro__)
 
 
-def refuse_lazy(model: nn.Module) -> None:
-    """Lazy modules take their shape from the first pass, which nothing can undo: it is the user's to make."""
+def check_model(model: nn.Module) -> None:
+    """Refuses what is no module, and modules that are lazy: they take their shape from the first pass, which
+    nothing can undo, so that it is the user's to make."""
+    if not isinstance(model, nn.Module):
+        kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"model must be a torch.nn.Module, got {kind}")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise ValueError(f"{name} is lazy, without a shape as yet: run the model once on a batch before")
@@ -293,6 +298,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 def outermost(model: nn.Module) -> Iterator[tuple[str, nn.Module, Kind | None]]:
     """Registered modules, and others that have parameters of their own; nothing inside a registered one."""
+    check_model(model)
     seen: set[int] = set()
 
     def visit(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module, Kind | None]]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pointvar.cloud import PointCloud
-from pointvar.layers import is_norm, refuse_lazy
+from pointvar.layers import check_model, is_norm
 from pointvar.nn.names import NORMS
 from pointvar.nn.pool import check_rows, cloud_sum
 
@@ -228,7 +228,7 @@ def remove_norms(model: nn.Module, norms: str = "batch", fold: bool = False) -> 
         raise ValueError(f"norms must be 'batch' or 'all', got {norms!r}")
     if _replaceable(model, norms):
         raise ValueError(f"the model is itself a norm, {type(model).__name__}")
-    refuse_lazy(model)
+    check_model(model)
     replaced: dict[str, str] = {}
     made: dict[nn.Module, nn.Module] = {}  # a norm in two places stays one
     for name, parent in list(model.named_modules()):
