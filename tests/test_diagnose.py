@@ -232,7 +232,8 @@ README = Path(__file__).parent.parent / "README.md"
 
 def test_the_network_of_the_readme_is_vanishing_before_and_healthy_after_variance_init(capsys):
     theirs, ours = re.findall(r"^```python\n(.*?)^```", README.read_text("utf8"), re.MULTILINE | re.DOTALL)
-    before, call, after = ours.partition("report = pv.variance_init(")
+    before, call, after = ours.partition("pv.variance_init(")
+    assert call
     names: dict = {}
     torch.manual_seed(0)
     exec(theirs + before, names)

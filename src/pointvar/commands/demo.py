@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     cores = min(usable_cores(), 8)
     at_once = f"{cores} at a time" if cores > 1 else "one after the other"
     print("Two networks, each trained with batch norm, with group norm, as published, and norm-free:")
-    print(f"{trials.count()} short trainings, {at_once}, {span(520 / cores)} in all on free cores")
+    print(f"{trials.count()} short trainings, {at_once}, {span(560 / cores)} in all on free cores")
     before = _times(folder)
     try:
         results = dict(track(trials.run_all(folder, cores), "trainings", trials.count()))
@@ -194,8 +194,8 @@ def _show_conditions(
         "Validation data are neither trained nor tested on. AdamW takes a tenth of the rates of SGD. "
         f"Schedule, steps, data and network ({METHOD}) are the same for all."
         "\n\n"
-        "Classes, sizes and numbers of steps were chosen with group norm and SGD, so that these solve both "
-        "tasks. When each step saw a whole room in place of a sphere, batch norm was level with group norm."
+        "Classes and sizes were chosen with group norm and SGD, and the number of steps so that all of it takes "
+        "five minutes. When each step saw a whole room in place of a sphere, batch norm was level with group norm."
     )
     table = []
     for row in rows:

@@ -63,8 +63,8 @@ class SegmentRooms:
     rooms: int = 64
     tests: int = 6
     points: int = 2048
-    crops: int = 96
-    epochs: int = 6
+    crops: int = 80
+    epochs: int = 5
 
     name: ClassVar[str] = "rooms"
     kind: ClassVar[Literal["segmentation"]] = "segmentation"
@@ -103,7 +103,7 @@ class ClassifyShapes:
     shapes: int = 200
     tests: int = 200
     points: int = 128
-    epochs: int = 8
+    epochs: int = 5
 
     name: ClassVar[str] = "shapes"
     kind: ClassVar[Literal["classification"]] = "classification"
