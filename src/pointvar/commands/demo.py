@@ -194,8 +194,9 @@ def _show_conditions(
         "Validation data are neither trained nor tested on. AdamW takes a tenth of the rates of SGD. "
         f"Schedule, steps, data and network ({METHOD}) are the same for all."
         "\n\n"
-        "Classes and sizes were chosen with group norm and SGD, and the number of steps so that all of it takes "
-        "five minutes. When each step saw a whole room in place of a sphere, batch norm was level with group norm."
+        "Classes and sizes were chosen with group norm and SGD, and the number of steps so that all of it "
+        "takes five minutes. When each step saw a whole room in place of a sphere, batch norm was level with "
+        "group norm."
     )
     table = []
     for row in rows:
