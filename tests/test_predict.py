@@ -25,7 +25,7 @@ from pointvar.commands import predict as command
 from pointvar.data import Folder, read_points, write_ply
 from pointvar.data.folder import from_settings
 from pointvar.data.survey import Survey
-from pointvar.models import read_notes
+from pointvar.models import load, read_notes
 from pointvar.train import DataConfig
 
 WHOLE = landscape()
@@ -163,6 +163,25 @@ def test_a_column_that_is_empty_is_told(
     told = [line for line in capsys.readouterr().err.splitlines() if "intensity" in line]
     text = "intensity is 0 everywhere, its median in training was 500: classes may be wrong"
     assert told == [f"{file}: {text}" for file in files[:2]]
+
+
+def test_a_file_of_far_fewer_points_is_told(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thin = chosen(WHOLE, slice(0, None, 200))
+    write_las(tmp_path / "thin.laz", thin)
+    write_ply(tmp_path / "thin_too.ply", **thin)
+    write_las(tmp_path / "one.laz", chosen(WHOLE, slice(0, 1)))
+    files = [tmp_path / name for name in ("thin.laz", "thin_too.ply")]
+    assert run(network, files, tmp_path / "out") == 0
+    assert run(network, [tmp_path / "one.laz"], tmp_path / "out") == 0
+    write_las(tmp_path / "dense.laz", WHOLE)
+    assert run(network, [tmp_path / "dense.laz"], tmp_path / "out") == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "apart" in line]
+    text = f"the finest radius of the network is {min(load(network).radii):g}: classes may be wrong"
+    assert [re.sub(r"lie \S+ apart", "lie apart", line) for line in told] == [
+        f"{file}: points lie apart, {text}" for file in files
+    ]
 
 
 def test_classes_that_a_file_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

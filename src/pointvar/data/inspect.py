@@ -309,6 +309,14 @@ def _label(arrays: Arrays) -> str | None:
     return like[0] if len(like) == 1 else None
 
 
+def to_nearest(points: Array, chosen: Array) -> Array:
+    """How far the chosen points ``[M]`` are from the nearest others; none if there are no others."""
+    if len(points) < 2:
+        return np.empty(0, np.float32)
+    cloud = PointCloud(torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32)))
+    return knn(cloud, cloud[torch.from_numpy(chosen)], 2).radius.numpy()
+
+
 def _file(
     name: str, arrays: Arrays, label: str | None, task: Task, sphere: int, num_points: int
 ) -> InspectedFile:
@@ -317,9 +325,7 @@ def _file(
     near = points - (low + high) / 2  # float32 has no neighbours far from 0
     if task == "classification":
         near = near[random.permutation(len(near))[:num_points]] / (float((high - low).max()) / 2 or 1.0)
-    cloud = PointCloud(torch.from_numpy(np.ascontiguousarray(near, dtype=np.float32)))
-    chosen = torch.from_numpy(random.permutation(len(near))[:QUERIES])
-    distances = knn(cloud, cloud[chosen], 2).radius.numpy() if len(near) > 1 else np.empty(0, np.float32)
+    distances = to_nearest(near, random.permutation(len(near))[:QUERIES])
     thin = near[random.permutation(len(near))[:100_000]]
     rank = min(max(sphere * len(thin) // len(near), 1), len(thin)) - 1
     spheres = [np.partition(np.linalg.norm(thin - centre, axis=1), rank)[rank] for centre in thin[:SPHERES]]

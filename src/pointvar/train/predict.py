@@ -14,6 +14,7 @@ from pointvar.atomic import writing
 from pointvar.data import read_points
 from pointvar.data.features import scaled_features, widths
 from pointvar.data.formats import optional
+from pointvar.data.inspect import QUERIES, to_nearest
 from pointvar.data.lidar import largest_code, open_las, relabel_las
 from pointvar.data.names import GROUND
 from pointvar.data.relabel import relabel
@@ -35,7 +36,7 @@ class Prediction(NamedTuple):
     counts: list[int]
     """Points of each class."""
     warnings: list[str]
-    """What may make it worse: neighbours that cannot be read, columns that are empty."""
+    """What may make it worse: neighbours that cannot be read, columns that are empty, few points."""
 
 
 def feature_notes(notes: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,12 +116,13 @@ class Predictor:
         with self.survey.squares(path) as squares:
             with open_las(path, laspy) as reader:
                 self._check_codes(path, largest_code(reader.header))
-            total, empty = sum(squares.own.values()), self.filled
+            total, empty, distances = sum(squares.own.values()), self.filled, []
             codes = _on_disk(squares.folder / "codes", np.uint8, total)
             shares = _on_disk(squares.folder / "confidence", np.float32, total) if self.confidence else None
             for window in squares.windows():
                 labels, share = self._window(window, total, progress)
                 empty = _empty(window, empty)
+                distances.append(_distances(window))
                 codes[window.places] = self.codes[labels]
                 if shares is not None:
                     shares[window.places] = share
@@ -128,7 +130,7 @@ class Predictor:
             with writing(target) as file:
                 relabel_las(path, file, laspy, codes, shares, target.suffix.lower() == ".laz")
             warnings = [f"without a neighbour: {problem}" for problem in squares.missing]
-            return Prediction(counts.tolist(), warnings + (_told(empty) if total else []))
+            return Prediction(counts.tolist(), warnings + (self._doubts(empty, distances) if total else []))
 
     def _whole(self, path: Path, target: Path, progress: Callable[[float], None]) -> Prediction:
         arrays = read_points(path)
@@ -147,7 +149,7 @@ class Predictor:
         colors = None if self.palette is None else self.palette[labels]
         with writing(target) as file:
             relabel(path, file, codes, share, named, self.config.label, colors)
-        warnings = _told(_empty(window, self.filled))
+        warnings = self._doubts(_empty(window, self.filled), [_distances(window)])
         return Prediction(np.bincount(labels, minlength=len(self.codes)).tolist(), warnings)
 
     def _window(
@@ -166,6 +168,17 @@ class Predictor:
             progress=lambda done: progress(done / all_votes),
         )
         return labels.numpy(), share.numpy()
+
+    def _doubts(self, empty: Mapping[str, float], distances: Sequence[NDArray[Any]]) -> list[str]:
+        """What a file lacks of what the network was trained on."""
+        lacks = [
+            f"{name} is 0 everywhere, its median in training was {median:.3g}"
+            for name, median in empty.items()
+        ]
+        every, finest = np.concatenate(distances), min(getattr(self.model, "radii", ()), default=np.inf)
+        if len(every) and (spacing := float(np.median(every))) > finest:
+            lacks.append(f"points lie {spacing:.3g} apart, the finest radius of the network is {finest:.3g}")
+        return [f"{text}: classes may be wrong" for text in lacks]
 
     def _check_codes(self, path: Path, largest: int) -> None:
         if self.codes.min() < 0 or self.codes.max() > largest:
@@ -187,11 +200,10 @@ def _empty(window: Window, columns: Mapping[str, float]) -> dict[str, float]:
     return {name: median for name, median in columns.items() if not window.arrays[name][window.rows].any()}
 
 
-def _told(empty: Mapping[str, float]) -> list[str]:
-    return [
-        f"{name} is 0 everywhere, its median in training was {median:.3g}: classes may be wrong"
-        for name, median in empty.items()
-    ]
+def _distances(window: Window) -> NDArray[Any]:
+    """How far some of the points to be predicted are from the nearest others."""
+    points, rows = window.arrays["points"], np.unique(window.rows)
+    return to_nearest(points - points.min(0), rows[:: len(rows) // QUERIES + 1])
 
 
 def _on_disk(path: Path, kind: Any, count: int) -> NDArray[Any]:
