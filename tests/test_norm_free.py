@@ -617,11 +617,33 @@ def test_depth_is_that_of_the_longest_way():
     side, chain = ([nn.Linear(32, width) for _ in range(count)] for width, count in ((2, 16), (32, 5)))
     parts = {"side": nn.ModuleList(side), "chain": nn.ModuleList(chain)}
     net = Wired(call, stem=nn.Linear(3, 32), head=nn.Linear(32, 5), **parts)
-    report = pv.norm_free(net, 1 + 0.1 * noise(60, 3), generator=seeded(1))
+    assert_depth(net, 1 + 0.1 * noise(60, 3), 1 + 1 + 10 + 1)
+
+
+def assert_depth(net, x, depth):
+    """Layers that are centred at all have the share that this depth allows."""
+    report = pv.norm_free(net, x, generator=seeded(1))
     centred = [entry for entry in report.init.layers if entry.center]
     assert len(centred) > 1
     for entry in centred:
-        assert entry.share == pytest.approx(Centering("auto", 1 + 1 + 10 + 1).share, rel=1e-3), entry.name
+        assert entry.share == pytest.approx(Centering("auto", depth).share, rel=1e-3), entry.name
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_what_changes_a_stream_little_makes_it_no_deeper(added):
+    """The transform of PointNet has two layers of its own before the four that follow."""
+    torch.manual_seed(0)
+    assert_depth(PointNet(added), 1 + 0.1 * clouds(), 4)
+
+
+@pytest.mark.parametrize("start", ["", "gain", "weight", "gate"])
+def test_a_branch_makes_a_stream_deeper_by_its_share(start):
+    """Block i adds two layers to a stream of second moment i; a branch that is 0 adds none."""
+    torch.manual_seed(0)
+    depth = 1.0
+    for block in range(1, 6):
+        depth += 0 if start else 2 / (block + 1)
+    assert_depth(Residual(start, 5), 1 + 0.1 * noise(60, 3), depth + 1)
 
 
 def test_networks_of_pytorch_geometric():

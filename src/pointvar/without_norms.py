@@ -173,11 +173,11 @@ def norm_free(
     with _undone(model, on_success=not apply):
         report.norms = remove_norms(model, norms, fold)
         layers = candidates(model, None, {}, unknown=True)
-        streams = find_streams(model, layers, every[0], forward)
+        report.kept = {} if fold else _on_purpose(model, layers)
+        streams = find_streams(model, layers, every[0], forward, report.kept)
         report.functions = streams.functions
         targets: dict[str, float] = {}
         if not fold:
-            report.kept = _on_purpose(model, layers)
             live = [name for name, zero in streams.branches.items() if not zero and name not in report.kept]
             report.branches = dict.fromkeys(
                 live, target * (1 if residual == "keep" else 1 / max(len(live), 1))

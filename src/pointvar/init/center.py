@@ -22,6 +22,11 @@ layer, as in chaos. ``"auto"`` allows for a growth by B in all L layers of the n
 A layer whose share is larger by itself is not centred; all others get the least a that gives :math:`S^*`. So
 what smoothing, pooling and the activations take from the differences is given back, and no more.
 
+``norm_free`` finds L in a pass: the longest way through the layers. Beside a stream of second moment m, a
+branch of second moment 1 counts as 1 / (m + 1) of its layers, since what grows by g in it grows by
+(m + g) / (m + 1) in the sum. What is added to an identity matrix, as by the T-Nets of PointNet, and branches
+that begin at 0 do not count.
+
 Of a layer for which Z has no formula the output is centred instead, by the bias, if there is one.
 
 All is measured with the layer as it is. Its output is linear in its weights, so that the mean of what they
@@ -56,7 +61,7 @@ LEAST = 1e-4
 class Centering:
     """How strongly the layers of a network are centred, of which so many follow each other."""
 
-    def __init__(self, center: Center, depth: int) -> None:
+    def __init__(self, center: Center, depth: float) -> None:
         if center is True:
             center = "auto"
         if center != "auto" and not (isinstance(center, (int, float)) and 0 <= center <= 1):

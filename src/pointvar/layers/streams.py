@@ -7,7 +7,7 @@ depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,16 +30,22 @@ class Streams:
     """The last layer of each branch that is added to a stream, and whether the branch is 0 as it stands."""
     transforms: dict[str, int] = field(default_factory=dict)
     """The last layer of what is added to an identity matrix, and the size of the matrix."""
-    depth: int = 0
-    """How many calls of layers there are one behind the other, on the longest way."""
+    depth: float = 0.0
+    """How many calls of layers there are one behind the other, on the longest way to the end. The depth of a
+    sum is the mean of its summands' depths, weighted by their second moments. What is added to an identity
+    matrix does not count."""
     functions: dict[str, int] = field(default_factory=dict)
     """Calls of ``batch_norm`` that normalise, without a module that could be replaced: name -> how many."""
 
 
 def find_streams(
-    model: nn.Module, layers: list[Layer], batch: Any, forward: Forward | None = None
+    model: nn.Module,
+    layers: list[Layer],
+    batch: Any,
+    forward: Forward | None = None,
+    still: Collection[str] = (),
 ) -> Streams:
-    """Runs one pass. Nothing of the model changes."""
+    """Runs one pass. Nothing of the model changes. Layers that are ``still`` pass nothing on: by name."""
     result = Streams()
     nodes: dict[Any, int] = {}  # what ends a layer in the graph -> its place in the order
 
@@ -62,16 +68,18 @@ def find_streams(
     finally:
         for handle in handles:
             handle.remove()
-    behind = _Ancestors(nodes)
-    result.depth = max((behind.depth(node) for node in nodes), default=0)
-    for one, other in sums.pairs:
-        branch = _branch(behind(one.node), behind(other.node))
+    behind = _Ancestors(nodes, sums, {i for i, name in enumerate(result.order) if name in still})
+    calls = [behind(node) for node in nodes]
+    ends = [call for call in calls if not any(call.layers < other.layers for other in reversed(calls))]
+    result.depth = max((call.depth for call in ends), default=0.0)
+    for one, other in sums.pairs.values():
+        branch = _branch(behind(one.node).layers, behind(other.node).layers)
         if branch is not None:
             which, last = branch
             name = result.order[last]
             result.branches[name] = result.branches.get(name, True) and (one, other)[which].zero
-    for node, size in sums.identities:
-        if places := behind(node):
+    for node, size in sums.identities.values():
+        if places := behind(node).layers:
             result.transforms[result.order[max(places)]] = size
     return result
 
@@ -88,31 +96,52 @@ def _branch(one: frozenset[int], other: frozenset[int]) -> tuple[int, int] | Non
     return None
 
 
+@dataclass(frozen=True)
+class _Behind:
+    """What is behind a node of the graph of gradients."""
+
+    layers: frozenset[int] = frozenset()
+    depth: float = 0.0
+    moment: float = 0.0
+    """Second moment, if that of every layer is 1."""
+
+
 class _Ancestors:
-    """Which layers a node of the graph of gradients comes from."""
+    """Which layers a node of the graph of gradients comes from, and how deep it lies."""
 
-    def __init__(self, nodes: dict[Any, int]) -> None:
-        self._nodes, self._found, self._depth = nodes, dict[Any, frozenset[int]](), dict[Any, int]()
+    def __init__(self, nodes: dict[Any, int], sums: _Sums, still: set[int]) -> None:
+        self._nodes, self._sums, self._still = nodes, sums, still
+        self._known: dict[Any, _Behind] = {}
 
-    def depth(self, node: Any) -> int:
-        """How many layers there are on the longest way to a node."""
-        self(node)
-        return self._depth[node]
-
-    def __call__(self, node: Any) -> frozenset[int]:
+    def __call__(self, node: Any) -> _Behind:
         stack = [node]
         while stack:  # a graph may be deeper than Python's recursion
             top = stack[-1]
             inputs = [x for x, _ in top.next_functions if x is not None]
-            missing = [x for x in inputs if x not in self._found]
-            if top not in self._found and missing:
+            missing = [x for x in inputs if x not in self._known]
+            if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            own = {self._nodes[top]} if top in self._nodes else set()
-            self._found.setdefault(top, frozenset(own).union(*(self._found[x] for x in inputs)))
-            self._depth[top] = len(own) + max((self._depth[x] for x in inputs), default=0)
-        return self._found[node]
+            if top not in self._known:
+                self._known[top] = self._from(top, [self._known[x] for x in inputs])
+        return self._known[node]
+
+    def _from(self, node: Any, inputs: list[_Behind]) -> _Behind:
+        layers = frozenset[int]().union(*(x.layers for x in inputs))
+        deepest = max(inputs, key=lambda x: x.depth, default=_Behind())
+        own = self._nodes.get(node)
+        if own is not None:
+            layers |= {own}
+            return _Behind(layers) if own in self._still else _Behind(layers, deepest.depth + 1, 1.0)
+        if node in self._sums.identities:
+            return _Behind(layers)
+        terms = [(self(x.node), not x.zero) for x in self._sums.pairs.get(node, ())]
+        moment = sum(x.moment * counts for x, counts in terms)
+        if not moment:
+            return _Behind(layers, deepest.depth, deepest.moment)
+        # What grows by g in a branch, beside a stream of second moment m, grows by (m + g) / (m + 1).
+        return _Behind(layers, sum(x.moment * counts * x.depth for x, counts in terms) / moment, moment)
 
 
 @dataclass
@@ -129,28 +158,37 @@ class _Sums(TorchFunctionMode):
     def __init__(self, functions: dict[str, int]) -> None:
         super().__init__()
         self.functions = functions
-        self.pairs: list[tuple[_Summand, _Summand]] = []
-        self.identities: list[tuple[Any, int]] = []
+        self.pairs: dict[Any, tuple[_Summand, _Summand]] = {}
+        """The node of a sum -> its summands."""
+        self.identities: dict[Any, tuple[Any, int]] = {}
+        """The node of a sum with an identity matrix -> what is added to it, and its size."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in self.NAMES:
             terms = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
             if len(terms) == 2:
-                self._see(*terms)
+                return self._add(terms, lambda: func(*args, **kwargs))
         if func is functional.batch_norm and kwargs.get("training"):
             self.functions[func.__name__] = self.functions.get(func.__name__, 0) + 1
         return func(*args, **kwargs)
 
-    def _see(self, one: Tensor, other: Tensor) -> None:
+    def _add(self, terms: list[Tensor], add: Callable[[], Any]) -> Any:
+        one, other = terms
         if one.grad_fn is not None and other.grad_fn is not None and one.shape == other.shape:
-            self.pairs.append((_summand(one), _summand(other)))
-            return
+            pair = _summand(one), _summand(other)  # as they are before one of them may be changed in place
+            result = add()
+            self.pairs[result.grad_fn] = pair
+            return result
+        found = None
         for value, constant in ((one, other), (other, one)):
             if value.grad_fn is not None and not constant.requires_grad:
                 size = identity_size(constant)
-                if size is not None:
-                    self.identities.append((value.grad_fn, size))
+                found = found if size is None else (value.grad_fn, size)
+        result = add()
+        if found is not None:
+            self.identities[result.grad_fn] = found
+        return result
 
 
 def _summand(value: Tensor) -> _Summand:
