@@ -11,17 +11,19 @@ import pytest
 from pointvar.cli import main
 from pointvar.commands import trials
 from pointvar.commands.trials import ClassifyShapes, SegmentRooms, Trial
+from pointvar.train import Result
 
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     """Arguments of the command; its sizes are such that it takes seconds, in this process."""
-    rooms = SegmentRooms(rooms=2, tests=1, points=150, crops=2, epochs=1)
-    shapes = ClassifyShapes(depth=3, channels=4, shapes=4, tests=4, points=24, epochs=2)
+    rooms = SegmentRooms(rooms=2, tests=1, points=150, crops=2, epochs=2, few=1)
+    shapes = ClassifyShapes(depth=3, channels=4, shapes=4, tests=4, points=24, epochs=2, few=1)
     monkeypatch.setattr(trials, "TASKS", (rooms, shapes))
     monkeypatch.setattr(trials, "RATES", (0.01, 0.1))
     monkeypatch.setattr(trials, "SEEDS", (0, 1))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    trials._config.cache_clear()
     return ["demo", "--output", str(tmp_path / "demo")]
 
 
@@ -32,8 +34,8 @@ def trained(monkeypatch):
 
     def pretend(trial, folder):
         names.append(trial.name)
-        told = {"settings": trial.settings(), "diverged": None, "validation": 0.5}
-        told |= {"metrics": {trial.task.score: 0.5 + 0.1 * trial.seed}, "prediction": [0] * trial.task.points}
+        told = {"settings": trial.settings(), "diverged": None, "prediction": [0] * trial.task.points}
+        told |= {"metrics": {trial.task.score: 0.5 + 0.1 * (trial.seed or 0)}}
         told["history"] = [{"step": 1, "train_accuracy": 0.3}, {"step": 2, "train_accuracy": 0.4}]
         (folder / f"{trial.name}.json").write_text(json.dumps(told))
         return told
@@ -46,16 +48,13 @@ def trained(monkeypatch):
 def test_all_of_it_is_made(small, tmp_path, capsys):
     assert main(small) == 0
     shown = capsys.readouterr()
-    assert len(list((tmp_path / "demo" / "trainings").iterdir())) == trials.count() == 2 * 4 * 3
+    assert len(list((tmp_path / "demo" / "trainings").iterdir())) == trials.count() == 2 * 4 * 4
     table = shown.out[shown.out.index("rooms, mean IoU") :]
     for way in trials.WAYS:
         assert re.search(rf"^{way} +\d+ % \(\d+ to \d+\) +\d+ % \(\d+ to \d+\)$", table, re.MULTILINE)
     assert f"report: {tmp_path / 'demo' / 'report.html'}" in table
-    assert re.search(r"trainings: 1/24, \S+ so far, \S+ left", shown.err)
-    assert "24/24" in shown.err
-
-    for file in (tmp_path / "demo" / "trainings").iterdir():  # only the first seed chooses a rate
-        assert ("validation" in json.loads(file.read_text())) == file.stem.endswith("-0"), file
+    assert re.search(r"epochs of training: 1/48, \S+ so far, \S+ left", shown.err)
+    assert "48/48" in shown.err
 
     page = (tmp_path / "demo" / "report.html").read_text()
     assert not re.search(r"(src|href)=(?!.?(data:|#))", page)
@@ -67,7 +66,7 @@ def test_all_of_it_is_made(small, tmp_path, capsys):
 def test_nothing_is_trained_twice_unless_asked_for(small, trained, tmp_path, capsys):
     assert main(small) == 0
     assert "there already" not in capsys.readouterr().out
-    assert len(trained) == len(set(trained)) == 12
+    assert len(trained) == len(set(trained)) == 16
     (tmp_path / "demo" / "trainings" / "mine.json").write_text("kept")
     trained.clear()
     assert main(small) == 0
@@ -76,7 +75,7 @@ def test_nothing_is_trained_twice_unless_asked_for(small, trained, tmp_path, cap
     assert "--fresh" in text
     assert not trained
     assert main([*small, "--fresh"]) == 0
-    assert len(trained) == 12
+    assert len(trained) == 16
     assert "there already" not in capsys.readouterr().out
     assert (tmp_path / "demo" / "trainings" / "mine.json").read_text() == "kept"
 
@@ -96,26 +95,41 @@ def test_the_rate_is_chosen_on_validation_data_alone(small, monkeypatch, tmp_pat
 
     def run(trial, folder):
         asked.append(trial)
-        good = trial.rate == best[trial.way]
-        return {"validation": 0.9 if good else 0.2, "metrics": {trial.task.score: 0.1 if good else 0.8}}
+        good = (trial.rate == best[trial.way]) == (trial.seed is None)
+        return {"diverged": None, "metrics": {trial.task.score: 0.9 if good else 0.2}}
 
     monkeypatch.setattr(Trial, "run", run)
     assert len(list(trials.run_all(tmp_path, 1))) == trials.count()
-    later = [trial for trial in asked if trial.seed]
-    assert len(later) == 8
+    later = [trial for trial in asked if trial.seed is not None]
+    assert len(later) == 16
     assert all(trial.rate == best[trial.way] for trial in later)
 
 
+def test_a_trial_that_chooses_a_rate_is_short_and_sees_no_test_data(small, monkeypatch, tmp_path):
+    seen = []
+
+    def fit(config, data, **options):
+        seen.append((config.epochs, data.test))
+        return Result([], {}, seconds=0.0, steps=0, diverged="stopped here")
+
+    monkeypatch.setattr(trials, "fit", fit)
+    for task in trials.TASKS:
+        for seed in (None, 0):
+            Trial(task, "norm-free", 0.1, seed).run(tmp_path)
+        data, validation = trials.data_of(task)
+        assert seen == [(task.few, validation.test), (task.epochs, data.test)]
+        seen.clear()
+
+
 def test_the_tasks_take_turns(small, trained, tmp_path):
-    """What is trained first is as long as what comes later: the time left is told from it."""
+    """What is trained first takes as long per epoch as what comes later: the time left is told from it."""
     assert len(list(trials.run_all(tmp_path, 1))) == len(trained)
     assert [name.partition("-")[0] for name in trained[:4]] == ["rooms", "shapes"] * 2
 
 
 def test_what_has_diverged_is_not_chosen_unless_all_have():
-    lost = {"diverged": "nan"}
-    assert trials.chosen_rate({0.1: lost, 0.03: {"validation": 0.0}, 0.01: lost}) == 0.03
-    assert trials.chosen_rate({0.1: lost, 0.03: lost, 0.01: lost}) == 0.01
+    assert trials.chosen_rate({0.1: None, 0.03: 0.0, 0.01: None}) == 0.03
+    assert trials.chosen_rate({0.1: None, 0.03: None, 0.01: None}) == 0.01
 
 
 def test_every_way_is_as_it_says():
@@ -165,7 +179,7 @@ def test_a_stopped_demonstration_goes_on_where_it_was(small, trained, monkeypatc
     assert "continues from here" in capsys.readouterr().out
     assert len(trained) == 5
     assert main(small) == 0
-    assert len(trained) == len(set(trained)) == 12
+    assert len(trained) == len(set(trained)) == 16
 
 
 def test_a_training_of_other_settings_is_not_taken_for_this_one(small, trained, monkeypatch, tmp_path):
@@ -173,12 +187,13 @@ def test_a_training_of_other_settings_is_not_taken_for_this_one(small, trained, 
     trained.clear()
     other = trials.WAYS | {"as published": {"model": {"norm": "none"}, "init": {"method": "authors"}}}
     monkeypatch.setattr(trials, "WAYS", other)
-    damaged = tmp_path / "demo" / "trainings" / "rooms-group-norm-0.01-0.json"
+    trials._config.cache_clear()
+    damaged = tmp_path / "demo" / "trainings" / "rooms-group-norm-0.01-rate.json"
     damaged.write_text("{")
     assert main(small) == 0
     assert damaged.stem in trained
     assert {name for name in trained if "as-published" not in name} == {damaged.stem}
-    assert len(trained) == 1 + 6
+    assert len(trained) == 1 + 8
 
 
 def test_a_page_of_the_users_own_stays(small, tmp_path, trained, capsys):
@@ -198,7 +213,7 @@ def test_a_network_that_diverges_is_told(small, trained, monkeypatch, tmp_path, 
         told = run(trial, folder)
         if trial.way == "as published":
             told |= {"diverged": "the loss is nan", "metrics": {}, "history": []}
-            del told["validation"], told["prediction"]
+            del told["prediction"]
         elif trial.way == "group norm" and trial.seed:
             told |= {"diverged": "the loss is nan", "metrics": {}, "history": told["history"][:1]}
         return told

@@ -63,3 +63,13 @@ def test_a_total_of_ones_own(clock, capsys):
 )
 def test_spans(seconds, text):
     assert progress.span(seconds) == text
+
+
+def test_a_large_item_counts_for_more(clock, capsys, monkeypatch):
+    sizes = {"total": 8, "size": lambda item: item}
+    assert list(work([2, 6], clock, **sizes)) == [2, 6]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["cells: 2/8, 00:20 so far, 01:00 left", "cells: 8/8, 00:40 so far, 00:00 left"]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(work([2, 6], clock, **sizes)) == [2, 6]
+    assert "| 8/8 [" in capsys.readouterr().err

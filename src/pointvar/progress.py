@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
 LINE = "{desc}: {n_fmt}/{total_fmt}, {elapsed} so far, {remaining} left"
 
 
-def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
-    """Goes through items and shows how far it has come: a bar on a terminal, else a line per tenth."""
+def track(
+    items: Iterable[T], label: str, total: int | None = None, size: Callable[[T], int] = lambda item: 1
+) -> Iterator[T]:
+    """Goes through items and shows how far it has come: a bar on a terminal, else a line per tenth.
+
+    ``size`` says how much of the ``total`` an item is.
+    """
     from tqdm import tqdm
 
     if total is None and isinstance(items, Sized):
         total = len(items)
     if not total or sys.stderr.isatty():
-        yield from tqdm(items, label, total, disable=not total)
+        with tqdm(desc=label, total=total, disable=not total) as bar:
+            for item in items:
+                yield item
+                bar.update(size(item))
         return
-    begin = time.monotonic()
-    for done, item in enumerate(items, 1):
+    begin, done = time.monotonic(), 0
+    for item in items:
         yield item
-        if done == 1 or 10 * done // total > 10 * (done - 1) // total:
+        before, done = done, done + size(item)
+        if not before or 10 * done // total > 10 * before // total:
             elapsed = time.monotonic() - begin
             print(tqdm.format_meter(done, total, elapsed, prefix=label, bar_format=LINE), file=sys.stderr)
 

@@ -1,7 +1,7 @@
 """The trainings of the demonstration: two tasks, the same network in four ways, and one rule for the rates.
 
-Every way is trained at each of ``RATES`` with the first of ``SEEDS``; the rate that does best on validation
-data, which are neither trained nor tested on, is kept for the other seeds.
+Every way is first trained at each of ``RATES``, for few epochs. The rate that does best on validation data,
+which are neither trained nor tested on, is that of the whole trainings, one for each of ``SEEDS``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -34,7 +34,7 @@ from pointvar.geometry import Hierarchy
 from pointvar.init import standard_init, variance_init
 from pointvar.models import PlainNet
 from pointvar.nn import global_mean, linear
-from pointvar.train import RECIPES, Config, Data, evaluate, fit, load_config, predict_scene
+from pointvar.train import RECIPES, Config, Data, fit, load_config, predict_scene
 
 STANDARD = {"method": "standard"}
 WAYS: dict[str, dict[str, Any] | str] = {
@@ -63,8 +63,9 @@ class SegmentRooms:
     rooms: int = 64
     tests: int = 6
     points: int = 2048
-    crops: int = 80
+    crops: int = 64
     epochs: int = 5
+    few: int = 2
 
     name: ClassVar[str] = "rooms"
     kind: ClassVar[Literal["segmentation"]] = "segmentation"
@@ -78,8 +79,6 @@ class SegmentRooms:
             "data": {"name": "rooms", **sphere},
             "model": {"network": "unet", "dropout": 0.0, **model},
             "optimizer": {"class_weights": True},
-            "epochs": self.epochs,
-            "evaluate_every": self.epochs,
         }
 
     def samples(self, split: str) -> list[Sample]:
@@ -104,6 +103,7 @@ class ClassifyShapes:
     tests: int = 200
     points: int = 128
     epochs: int = 5
+    few: int = 2
 
     name: ClassVar[str] = "shapes"
     kind: ClassVar[Literal["classification"]] = "classification"
@@ -114,8 +114,6 @@ class ClassifyShapes:
         return {
             "data": {"name": "shapes", "normals": True, "batch_size": 4},
             "model": {"method": METHOD, "radii": [0.2]},
-            "epochs": self.epochs,
-            "evaluate_every": self.epochs,
         }
 
     def samples(self, split: str) -> list[Sample]:
@@ -161,21 +159,24 @@ class DeepNet(nn.Module):
 
 @dataclass(frozen=True)
 class Trial:
-    """One training, kept in one file."""
+    """One training, kept in one file; without a seed it is one that chooses a rate."""
 
     task: Task
     way: str
     rate: float
-    seed: int
+    seed: int | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.task.name} {self.way} {self.rate:g} {self.seed}".replace(" ", "-")
+        kind = "rate" if self.seed is None else self.seed
+        return f"{self.task.name} {self.way} {self.rate:g} {kind}".replace(" ", "-")
+
+    @property
+    def epochs(self) -> int:
+        return self.task.few if self.seed is None else self.task.epochs
 
     def config(self) -> Config:
-        config = load_config("published", SHARED, self.task.settings(), WAYS[self.way], {"seed": self.seed})
-        config.optimizer.rate = self.rate * (0.1 if config.optimizer.name == "adamw" else 1.0)
-        return config
+        return _config(self)
 
     def settings(self) -> str:
         """All that the result depends on."""
@@ -191,21 +192,27 @@ class Trial:
 
     def run(self, folder: Path) -> dict[str, Any]:
         """Trains, tests, and writes what came out."""
-        config, (data, validation) = self.config(), data_of(self.task)
-        network = self.task.network(config, torch.Generator().manual_seed(self.seed))
+        config, data = self.config(), data_of(self.task)[self.seed is None]
+        network = self.task.network(config, torch.Generator().manual_seed(config.seed))
         result = fit(config, data, model=network, verbose=False)
         told: dict[str, Any] = {"settings": self.settings(), "history": result.history}
         told |= {"metrics": result.metrics, "diverged": None}
         if result.diverged is not None:
             told["diverged"] = result.diverged.splitlines()[0]
-        else:
+        elif data.task == "segmentation" and self.seed is not None:
             assert result.model is not None
-            if self.seed == SEEDS[0]:  # by which the rate is chosen
-                told["validation"] = getattr(evaluate(result.model, validation, config.data), self.task.score)
-            if data.task == "segmentation":
-                told["prediction"] = predict_scene(result.model, data.test[0], config.data)[0].tolist()
+            told["prediction"] = predict_scene(result.model, data.test[0], config.data)[0].tolist()
         write_atomically(folder / f"{self.name}.json", json.dumps(told) + "\n")
         return told
+
+
+@cache  # reading settings takes as long as ten steps
+def _config(trial: Trial) -> Config:
+    seed = SEEDS[0] if trial.seed is None else trial.seed
+    own = {"seed": seed, "epochs": trial.epochs, "evaluate_every": trial.epochs}
+    config = load_config("published", SHARED, trial.task.settings(), WAYS[trial.way], own)
+    config.optimizer.rate = trial.rate * (0.1 if config.optimizer.name == "adamw" else 1.0)
+    return config
 
 
 @cache
@@ -245,7 +252,7 @@ class Row:
 def run_all(folder: Path, processes: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
     """Trains whatever is not stored in a folder, so many at a time, and gives each trial and its result."""
     # Tasks take turns, so that the time left is told well from the start.
-    waiting = deque(Trial(task, way, rate, SEEDS[0]) for way in WAYS for rate in RATES for task in TASKS)
+    waiting = deque(Trial(task, way, rate) for way in WAYS for rate in RATES for task in TASKS)
     running: dict[Future[dict[str, Any]], Trial] = {}
     results: dict[Trial, dict[str, Any]] = {}
     with _Here() if processes == 1 else _Workers(processes) as workers:
@@ -258,15 +265,25 @@ def run_all(folder: Path, processes: int) -> Iterator[tuple[Trial, dict[str, Any
                 trial = running.pop(future)
                 results[trial] = future.result()
                 yield trial, results[trial]
-                tried = {rate: replace(trial, rate=rate) for rate in RATES}
-                if trial.seed == SEEDS[0] and all(each in results for each in tried.values()):
-                    rate = chosen_rate({rate: results[each] for rate, each in tried.items()})
-                    waiting.extend(Trial(trial.task, trial.way, rate, seed) for seed in SEEDS[1:])
+                found = validation(trial.task, trial.way, results)
+                if trial.seed is None and len(found) == len(RATES):
+                    rate = chosen_rate(found)
+                    waiting.extend(Trial(trial.task, trial.way, rate, seed) for seed in SEEDS)
 
 
-def chosen_rate(results: dict[float, dict[str, Any]]) -> float:
-    """The best on validation data; if all have diverged, the smallest."""
-    return max(sorted(results), key=lambda rate: results[rate].get("validation", -1.0))
+def validation(task: Task, way: str, results: Mapping[Trial, dict[str, Any]]) -> dict[float, float | None]:
+    """The score on validation data at each rate that was tried, ``None`` where the training diverged."""
+    told = {rate: results.get(Trial(task, way, rate)) for rate in RATES}
+    return {
+        rate: None if result["diverged"] else result["metrics"][task.score]
+        for rate, result in told.items()
+        if result is not None
+    }
+
+
+def chosen_rate(scores: Mapping[float, float | None]) -> float:
+    """The best; if all have diverged, the smallest."""
+    return max(sorted(scores), key=lambda rate: -1.0 if (score := scores[rate]) is None else score)
 
 
 def rows(results: dict[Trial, dict[str, Any]]) -> list[Row]:
@@ -274,7 +291,7 @@ def rows(results: dict[Trial, dict[str, Any]]) -> list[Row]:
     found = []
     for task in TASKS:
         for way in WAYS:
-            rate = chosen_rate({rate: results[Trial(task, way, rate, SEEDS[0])] for rate in RATES})
+            rate = chosen_rate(validation(task, way, results))
             found.append(Row(task, way, rate, [results[Trial(task, way, rate, seed)] for seed in SEEDS]))
     return found
 
@@ -305,12 +322,17 @@ def variance_by_depth(task: ClassifyShapes, clouds: int = 32) -> dict[str, dict[
 
 def count() -> int:
     """Number of all trainings."""
-    return len(TASKS) * len(WAYS) * (len(RATES) + len(SEEDS) - 1)
+    return len(TASKS) * len(WAYS) * (len(RATES) + len(SEEDS))
+
+
+def epochs() -> int:
+    """Of all trainings together."""
+    return len(WAYS) * sum(len(RATES) * task.few + len(SEEDS) * task.epochs for task in TASKS)
 
 
 def names() -> list[str]:
     """Of all trainings that there may be, whichever rates are chosen."""
-    return [Trial(*each).name for each in product(TASKS, WAYS, RATES, SEEDS)]
+    return [Trial(*each).name for each in product(TASKS, WAYS, RATES, (None, *SEEDS))]
 
 
 def _finished(result: dict[str, Any]) -> Future[dict[str, Any]]:
