@@ -1,13 +1,13 @@
 """Data and recipes of trainings that go to the end, and the short ones that choose their rates.
 
-Measured before the first run, in clouds per second of the time of one core (AMD EPYC), training alone, the
-slowest and the fastest of the columns and methods tried:
+Measured before the first run, in clouds per second of the time of one core (AMD EPYC; the last line: Xeon with
+AVX-512), training alone, the slowest and the fastest of the columns and methods tried:
 
 =====================================================  =============  ==============================
 ModelNet40, 256 points, 64/128/256, batches of 2       70 to 81       20 epochs in about 48 minutes
 the same, batches of 16                                134 to 148     30 epochs in about 38 minutes
 ModelNet10, 1,024 points, 128/256/512, batches of 2    18 to 20       60 epochs in about 60 minutes
-AHN3, spheres of 16 m, 32/64/128/256, one per batch    10 to 13       6,000 steps in about 12 minutes
+AHN3, spheres of 16 m, 32/64/128/256, one per batch    11 to 14       3,000 steps in about 5 minutes
 =====================================================  =============  ==============================
 """
 
@@ -24,7 +24,7 @@ from experiments.settings import Settings
 EPOCHS = {2: 20, 16: 30}
 """Of the shapes, by the number of clouds per batch."""
 EPOCHS_SIZE = {2: 60}
-EPOCHS_SCANS = {1: 20}
+EPOCHS_SCANS = {1: 10}
 CROPS = 300
 """Spheres per epoch of a segmentation."""
 LONG: Settings = {

@@ -9,7 +9,6 @@ import pointvar
 from experiments.architectures import ARCHITECTURES, NORMS
 from experiments.claims import Claim
 from experiments.columns import COLUMNS as ALL
-from experiments.columns import NORM_FREE
 from experiments.grid import Cell, Grid, Grids
 from experiments.networks import DenseClassifier
 from experiments.options import Options
@@ -30,7 +29,7 @@ COLUMNS: dict[str, Settings] = {
     "GN": OWN,
     "DyT": OWN,
     "variance_init": ALL["variance_init"],
-    "norm_free": {**OWN, "optimizer.agc": NORM_FREE["optimizer.agc"]},
+    "norm_free": OWN,
 }
 BUILT = {**{name: name for name in NORMS}, "variance_init": "none", "norm_free": "BN"}
 """The norms that a network is built with."""
@@ -72,7 +71,7 @@ def grids(options: Options) -> Grids:
             "so few steps.",
             "BN, GN and DyT (dynamic tanh): all norms of a network are of that kind. none: it has no norms. "
             "variance_init: none, with the weights of all layers drawn. norm_free: BN after "
-            "pointvar.norm_free, with adaptive clipping.",
+            "pointvar.norm_free.",
             "Batch norm in a head cannot train on a single row, so that there is no BN at batch 1.",
             "Weight decay is for point convolutions, of which there are none here.",
             "Each column has its own rate at each batch size, chosen by the mean of "

@@ -43,7 +43,7 @@ class VarianceInit(lightning.Callback):
         center, dropout: as for ``pointvar.variance_init``.
         norm_free: takes the batch norms out as well, as ``pointvar.norm_free`` does, which then sets the
             weights. They go before the optimiser is made, and whenever a checkpoint of such a training is
-            resumed. ``report.clipping(module)`` clips gradients, in ``on_before_optimizer_step``.
+            resumed.
     """
 
     def __init__(
