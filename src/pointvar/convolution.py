@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from pointvar import ops
 from pointvar.basis import Basis
-from pointvar.cloud import kind_of
 from pointvar.estimator import Estimator
 from pointvar.geometry import Neighborhood
-from pointvar.precondition import coordinates_of, preconditioner, weight_of
+from pointvar.precondition import Preconditioned
 
 
-class PointConvolution(nn.Module):
+class PointConvolution(Preconditioned):
     r"""A point convolution: project the features onto the basis, then one matrix product.
 
     .. math::
@@ -52,8 +49,6 @@ class PointConvolution(nn.Module):
     precision of the points. A query without neighbours gets the bias alone.
     """
 
-    preconditioner: Tensor
-
     def __init__(
         self,
         in_channels: int,
@@ -67,7 +62,6 @@ class PointConvolution(nn.Module):
         method: str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
         if not isinstance(basis, Basis):
             raise TypeError(f"basis must be a pointvar.Basis, got {type(basis).__name__}")
         if not isinstance(estimator, Estimator):
@@ -79,74 +73,11 @@ class PointConvolution(nn.Module):
                 f"a convolution needs at least one channel in, one out and one basis function, got "
                 f"{in_channels}, {out_channels} and {basis.size}"
             )
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.basis, self.estimator = basis, estimator
+        super().__init__(basis, (in_channels, out_channels), precondition)
+        self.in_channels, self.out_channels, self.estimator = in_channels, out_channels, estimator
         self.unit_response, self.method = unit_response, method
-        self.precondition = precondition
-        self._shown = _Shown()
-        self._radius: float | None = None
-        learned = nn.Parameter(torch.empty(basis.size, in_channels, out_channels))
-        if precondition:
-            self.coordinates = learned
-            self.register_buffer("preconditioner", torch.eye(basis.size))
-        else:
-            self.weight = learned
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
-        self.register_state_dict_pre_hook(_save_written)
-        self.register_state_dict_post_hook(_save_weight)
-        self.register_load_state_dict_pre_hook(_load_weight)
-        self.register_load_state_dict_post_hook(_settle_weight)
         self.reset_parameters(generator)
-
-    @property
-    def weight(self) -> Tensor:
-        """W, ``[K, C, O]``, as published. What is written into it in place counts from then on."""
-        if self.precondition:
-            if self._shown.written() is not None:
-                self._take_over()
-            return self._shown.show(weight_of(self.preconditioner, self.coordinates))
-        found = self._parameters.get("weight", self.__dict__.get("weight"))
-        if found is None:
-            raise AttributeError("a convolution whose weight was taken away")
-        return found
-
-    @weight.setter
-    def weight(self, value: Tensor) -> None:
-        if not self.precondition:  # what torch puts in the place of a parameter: pruning, weight norm
-            self.__dict__["weight"] = value
-            return
-        if not isinstance(value, Tensor) or value.shape != self.coordinates.shape:
-            shapes = f"{list(self.coordinates.shape)}, got {kind_of(value)}"
-            raise ValueError(f"the weight of this convolution must have shape {shapes}")
-        self._shown.forget()
-        with torch.no_grad():
-            self.coordinates.copy_(coordinates_of(self.preconditioner, value.to(self.coordinates)))
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """With preconditioning, a parameter in the place of the weight is a value of it."""
-        if name == "weight" and param is not None and "coordinates" in self._parameters:
-            self.weight = param.detach()
-        else:
-            super().register_parameter(name, param)
-
-    def _take_over(self) -> None:
-        """With preconditioning: what was written into the weight since it was asked for."""
-        if torch.compiler.is_compiling():
-            return
-        written = self._shown.written()
-        self._shown.forget()
-        if written is not None:
-            self.weight = written
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.precondition:
-            self._take_over()
-        return self.__dict__
-
-    @property
-    def learned(self) -> Tensor:
-        """The parameter behind the weight: itself, or with preconditioning its coordinates."""
-        return self.coordinates if self.precondition else self.weight
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws the weights from N(0, 2 / (K C)), the standard, and sets the bias to 0."""
@@ -158,41 +89,10 @@ class PointConvolution(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    @torch.no_grad()
-    def refresh_precondition(self, radius: float | None = None) -> None:
-        """Preconditions for the basis as it is now; the weight stays.
-
-        A basis that is learned changes. The coordinates of momenta in an optimiser stay as they were.
-
-        Args:
-            radius: of the receptive field, where the basis sees it; default: the last one given, or that
-                which the basis was made for.
-        """
-        if not self.precondition:
-            return
-        self._radius = self._radius if radius is None else radius
-        weight = self.weight
-        self.preconditioner.copy_(preconditioner(self.basis, self._radius))
-        self.weight = weight
-
     def forward(self, features: Tensor, hood: Neighborhood) -> Tensor:
         self._check(features, hood)
-        if not self.precondition:
-            return ops.convolve(features, self.weight, self._edges(hood), self.bias)
-        self._take_over()
-        if self._mixes(hood):
-            edges = self._edges(hood)._replace(mixing=self.preconditioner)
-            return ops.convolve(features, self.coordinates, edges, self.bias)
-        weight = weight_of(self.preconditioner, self.coordinates)
-        return ops.convolve(features, weight, self._edges(hood), self.bias)
-
-    def _mixes(self, hood: Neighborhood) -> bool:
-        """phi M V = phi W: of few points, it takes less time to mix the functions than to mix the weights.
-
-        A compiled graph serves any number of points.
-        """
-        few = 8 * self.in_channels * self.out_channels
-        return not torch.compiler.is_compiling() and hood.num_edges < few
+        weight, mixing = self._factors(hood.num_edges)
+        return ops.convolve(features, weight, self._edges(hood)._replace(mixing=mixing), self.bias)
 
     def project(self, features: Tensor, hood: Neighborhood) -> Tensor:
         """The projection, ``[M, K * C]``, basis-major: ``phi.view(M, K, C)``. Large: mind the memory."""
@@ -273,84 +173,6 @@ class PointConvolution(nn.Module):
         unit = ", unit_response=True" if self.unit_response else ""
         unit += ", precondition=True" if self.precondition else ""
         return f"{name}{self.in_channels}, {self.out_channels}, bias={self.bias is not None}{unit}"
-
-
-class _Shown:
-    """The weight that was computed for somebody, who may write into it. No copy and no file has it."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self.weight: Tensor | None = None
-        self.before: Tensor | None = None
-
-    def show(self, weight: Tensor) -> Tensor:
-        """The weight, in the memory of the one shown before if it is the same, so that either may be written
-        into: ``conv.weight.mul_(2 / conv.weight.std())``."""
-        watched = not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
-        if not watched:
-            return weight
-        if self.weight is not None and self.before is not None and _same(weight, self.before):
-            weight.data = self.weight.data
-        else:
-            self.before = weight.detach().clone()
-        self.weight = weight
-        return weight
-
-    def written(self) -> Tensor | None:
-        """The weight, if it is not as it was: no version tells what was written by way of ``.data``."""
-        if torch.compiler.is_compiling() or self.weight is None or self.before is None:
-            return None
-        return None if _same(self.weight, self.before) else self.weight.detach()
-
-    def __reduce__(self) -> Any:
-        return _Shown, ()
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def _save_written(conv: nn.Module, *_: Any) -> None:
-    if isinstance(conv, PointConvolution) and conv.precondition:
-        conv._take_over()
-
-
-def _save_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-    """Puts W into a state dict."""
-    if isinstance(conv, PointConvolution) and conv.precondition:
-        weight = weight_of(state[prefix + "preconditioner"], state[prefix + "coordinates"])
-        state[prefix + "weight"] = conv._shown.show(weight)  # who loads by hand copies into it
-
-
-def _load_weight(conv: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Takes what a layer with preconditioning, or one without, has put into a state dict."""
-    weight, known = state.get(prefix + "weight"), [prefix + "preconditioner", prefix + "coordinates"]
-    if weight is None or not isinstance(conv, PointConvolution):
-        return
-    saved = [state.get(name) for name in known]
-    if not conv.precondition:
-        for name in known:
-            state.pop(name, None)
-        return
-    conv._shown.forget()
-    del state[prefix + "weight"]
-    matrix, coordinates = saved
-    if matrix is not None and coordinates is not None and torch.equal(weight_of(matrix, coordinates), weight):
-        return
-    # W alone counts: V is found when basis and preconditioner are there, after all is loaded.
-    conv.__dict__["_arriving"] = weight, matrix is None
-    state[known[0]] = conv.preconditioner.detach().clone() if matrix is None else matrix
-    state[known[1]] = weight.detach().clone()
-
-
-def _settle_weight(conv: nn.Module, _: Any) -> None:
-    weight, refresh = conv.__dict__.pop("_arriving", (None, False))
-    if isinstance(conv, PointConvolution) and weight is not None and weight.shape == conv.learned.shape:
-        if refresh:
-            conv.refresh_precondition()
-        conv.weight = weight
 
 
 def _check_shape(module: nn.Module, values: Tensor, *shape: int) -> None:
