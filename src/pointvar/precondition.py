@@ -159,9 +159,9 @@ class Preconditioned(nn.Module):
             super().register_parameter(name, param)
 
     def _factors(self, edges: int) -> tuple[Tensor, Tensor | None]:
-        """W; or, as phi W = (phi M) V, V and the M to mix the functions with: of few edges that takes less time.
+        """W alone; or V, and the M to mix the functions with, which takes less time if edges are few.
 
-        A compiled graph serves any number of edges.
+        The output is the same, as phi W = (phi M) V. A compiled graph serves any number of edges.
         """
         if not self.precondition:
             return self.weight, None
