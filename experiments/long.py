@@ -1,14 +1,15 @@
 """Data and recipes of trainings that go to the end, and the short ones that choose their rates.
 
-Measured before the first run, in clouds per second of the time of one core (AMD EPYC; the last line: Xeon with
-AVX-512), training alone, the slowest and the fastest of the columns and methods tried:
+Measured before the first run, in clouds per second of the time of one core, two trainings at a time: the slowest
+and the fastest of the columns and methods tried, on an Xeon with AVX-512 at 2.5 GHz, the slowest machine so far.
+No cell takes more than an hour there; an EPYC took half the time. The length is the same for all columns.
 
-=====================================================  =============  ==============================
-ModelNet40, 256 points, 64/128/256, batches of 2       70 to 81       20 epochs in about 48 minutes
-the same, batches of 16                                134 to 148     30 epochs in about 38 minutes
-ModelNet10, 1,024 points, 128/256/512, batches of 2    18 to 20       60 epochs in about 60 minutes
-AHN3, spheres of 16 m, 32/64/128/256, one per batch    11 to 14       3,000 steps in about 5 minutes
-=====================================================  =============  ==============================
+=====================================================  ===========  ==============================
+ModelNet40, 256 points, 64/128/256, batches of 2       32 to 55     10 epochs in about 50 minutes
+the same, batches of 16                                93 to 98     20 epochs in about 40 minutes
+ModelNet10, 1,024 points, 128/256/512, batches of 2    8 to 11      30 epochs in about 60 minutes
+AHN3, spheres of 16 m, 32/64/128/256, one per batch    11 to 14     3,000 steps in about 5 minutes
+=====================================================  ===========  ==============================
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from experiments.options import Options
 from experiments.scenarios import LAPTOP, Scenario, aerial, modelnet, rooms, shapes, with_validation
 from experiments.settings import Settings
 
-EPOCHS = {2: 20, 16: 30}
+EPOCHS = {2: 10, 16: 20}
 """Of the shapes, by the number of clouds per batch."""
-EPOCHS_SIZE = {2: 60}
+EPOCHS_SIZE = {2: 30}
 EPOCHS_SCANS = {1: 10}
 CROPS = 300
 """Spheres per epoch of a segmentation."""
