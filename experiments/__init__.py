@@ -37,6 +37,7 @@ TABLES = {
     "table-depth": "plain networks of 10 to 100 layers: what trains at all",
     "table-third-party": "networks of PyTorch Geometric as they come, and after variance_init",
     "table-any-network": "six public networks with BN, GN, DyT, no norm, variance_init and norm_free",
+    "table-any-parts": "public networks: norm_free without centring, and with other residual branches",
     "table-long": "classification trained to the end: batch norm, group norm, direct, norm-free",
     "table-size": "the paper's own network, trained to the end: group norm, direct, norm-free",
     "table-segment-long": "segmentation trained to the end, one cloud per batch",

@@ -1,8 +1,8 @@
 """Data and recipes of trainings that go to the end, and the short ones that choose their rates.
 
-Measured before the first run, in clouds per second of the time of one core, two trainings at a time: the slowest
-and the fastest of the columns and methods tried, on an Xeon with AVX-512 at 2.5 GHz, the slowest machine so far.
-No cell takes more than an hour there; an EPYC took half the time. The length is the same for all columns.
+Measured before the first run, in clouds per second of the time of one core, two trainings at a time: the
+slowest and the fastest of the columns and methods tried, on a Xeon with AVX-512 at 2.5 GHz, the slowest
+machine so far. No cell takes more than an hour there. The length is the same for all columns.
 
 =====================================================  ===========  ==============================
 ModelNet40, 256 points, 64/128/256, batches of 2       32 to 55     10 epochs in about 50 minutes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -31,8 +33,17 @@ COLUMNS: dict[str, Settings] = {
     "variance_init": ALL["variance_init"],
     "norm_free": OWN,
 }
-BUILT = {**{name: name for name in NORMS}, "variance_init": "none", "norm_free": "BN"}
-"""The norms that a network is built with."""
+BRANCHES: dict[str, dict[str, Any]] = {
+    "norm_free, branches share": {"residual": "scale"},
+    "norm_free, branches from 0": {"residual": "zero"},
+}
+NORM_FREE: dict[str, dict[str, Any]] = {
+    "norm_free": {},
+    "norm_free, not centred": {"center": 0.0},
+    **BRANCHES,
+}
+"""Columns whose networks ``norm_free`` takes the norms out of -> how; all but the first are of
+``table-any-parts``."""
 CLAIMS = {
     "at batch 2 norm_free is ahead of batch norm": Claim("norm_free", "BN", {"batch": 2}),
     **{
@@ -51,8 +62,13 @@ CLAIMS = {
 
 
 def grids(options: Options) -> Grids:
+    yield from with_rates(table(options), options, CHOOSING, rates=RATES)
+
+
+def table(options: Options) -> Grid:
+    """The table, before rates are chosen."""
     scenario = steady(dense_shapes(options))
-    grid = Grid(
+    return Grid(
         "table-any-network",
         "Public networks with and without norms",
         [scenario],
@@ -78,21 +94,21 @@ def grids(options: Options) -> Grids:
             f"{' and '.join(CHOOSING['network'])}.",
         ],
     )
-    yield from with_rates(grid, options, CHOOSING, rates=RATES)
 
 
 def network(config: Config, data: Data, cell: Cell, generator: torch.Generator) -> nn.Module:
     """The network of a cell. ``norm_free`` is given one with batch norm, and changes it in place."""
     column, make = cell["column"], ARCHITECTURES[cell["network"]]
+    norm = "BN" if column in NORM_FREE else "none" if column == "variance_init" else column
     # The layers draw from torch's global generator; ``fit`` puts it back.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator.initial_seed())
-        made = make(len(data.classes), NORMS[BUILT[column]])
+        made = make(len(data.classes), NORMS[norm])
         for part in made.modules():
             if isinstance(part, nn.Dropout):
                 part.p = 0.0
-        if column == "norm_free":
-            pointvar.norm_free(made, calibration(config, data))
+        if column in NORM_FREE:
+            pointvar.norm_free(made, calibration(config, data), **NORM_FREE[column])
     return DenseClassifier(made)
 
 

@@ -27,6 +27,7 @@ import pointvar as pv
 from pointvar.data import Shapes
 from pointvar.init import tables as shipped
 from pointvar.train import RECIPES, Data
+from pointvar.without_norms import NormFreeReport
 
 RESULTS = ROOT / "results"
 WITH_RATES = (
@@ -388,6 +389,11 @@ def test_the_rate_of_the_recipe_is_the_one_that_validation_data_chose(folder):
     assert {r for (*_, column), r in chosen.items() if column == "norm-free"} == {
         RECIPES["norm-free"]["optimizer"]["rate"]
     }
+
+
+def test_the_parts_of_norm_free_are_trained_at_the_rate_of_its_report(tmp_path):
+    (grid,) = grids_of("table-any-parts", Options(tmp_path))
+    assert {grid.config(cell).optimizer.rate for cell in grid.cells()} == {NormFreeReport().settings["rate"]}
 
 
 def test_rates_are_the_best_on_validation_data(tmp_path):
