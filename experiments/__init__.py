@@ -34,6 +34,7 @@ TABLES = {
     "table-norm-free": "all ten methods by the recipe norm-free, against batch norm, group norm and direct",
     "table-parts": "the recipe norm-free without each of its parts; SGD and AdamW, with norms and without",
     "table-precondition": "learned bases with and without preconditioned steps",
+    "table-centring": "the recipe norm-free with and without centred draws, all ten methods",
     "table-depth": "plain networks of 10 to 100 layers: what trains at all",
     "table-third-party": "networks of PyTorch Geometric as they come, and after variance_init",
     "table-any-network": "six public networks with BN, GN, DyT, no norm, variance_init and norm_free",

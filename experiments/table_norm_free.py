@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from experiments.claims import Claim
 from experiments.grid import Cell, Grid, Grids, on_a_laptop
@@ -13,6 +14,7 @@ from experiments.options import Options
 from experiments.rates import with_rates
 from experiments.scenarios import Scenario, classification_thousand, segmentation, steady
 from pointvar.methods import METHODS
+from pointvar.train import RECIPES
 
 REPEATED = ("MCConv", "KPConvN", "PCCNN", "SPHConv")
 CHOOSING = {"method": ("KPConvN", "MCConv")}
@@ -49,6 +51,30 @@ def table(options: Options) -> Grid:
         repeat=on_a_laptop(REPEATED, (1, 2, 16)),
         keep=lambda cell: planned(scenarios, cell) or _alone(cell),
         claims=CLAIMS,
+    )
+
+
+def compared(
+    options: Options,
+    name: str,
+    title: str,
+    column: str,
+    claims: Mapping[str, Claim],
+    methods: Sequence[str] = tuple(METHODS),
+) -> Grid:
+    """A table of the recipe norm-free and another column, both at its rate, one seed."""
+    whole = table(options)
+    rate = {"optimizer.rate": RECIPES["norm-free"]["optimizer"]["rate"]}
+    return replace(
+        whole,
+        name=name,
+        title=title,
+        axes={**whole.axes, "method": tuple(methods), "column": ("norm-free", column)},
+        seeds=1,
+        keep=lambda cell: planned(whole.scenarios, cell),
+        more=lambda scenario, cell: rate,
+        claims=claims,
+        notes=["Both columns have the rate of the recipe."],
     )
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from experiments.claims import Claim
 from experiments.grid import Grids
 from experiments.options import Options
-from experiments.table_norm_free import planned, table
-from pointvar.train import RECIPES
+from experiments.table_norm_free import compared
 
 METHODS = ("ConvPoint", "PointConv", "FlexConv")
 """``table-parts`` has those that are not here; MCConv, which is learned too, is there."""
@@ -22,16 +19,5 @@ CLAIMS = {
 
 
 def grids(options: Options) -> Grids:
-    whole = table(options)
-    rate = {"optimizer.rate": RECIPES["norm-free"]["optimizer"]["rate"]}
-    yield replace(
-        whole,
-        name="table-precondition",
-        title="Learned bases with and without preconditioned steps",
-        axes={**whole.axes, "method": METHODS, "column": ("norm-free", WITHOUT)},
-        seeds=1,
-        keep=lambda cell: planned(whole.scenarios, cell),
-        more=lambda scenario, cell: rate,
-        claims=CLAIMS,
-        notes=["Both columns have the rate of the recipe."],
-    )
+    title = "Learned bases with and without preconditioned steps"
+    yield compared(options, "table-precondition", title, WITHOUT, CLAIMS, METHODS)
