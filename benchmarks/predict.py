@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import pointvar as pv
-from pointvar.commands.predict import Job, Worker
+from pointvar.commands.workers import Job, Worker
 from pointvar.models import read_notes
 from pointvar.train import DataConfig
 from pointvar.train.predict import survey_of

@@ -22,6 +22,7 @@ from survey_cases import CODES, CRS, chosen, landscape, write_copc, write_las, w
 from pointvar import atomic
 from pointvar.cli import main
 from pointvar.commands import predict as command
+from pointvar.commands import workers
 from pointvar.data import Folder, read_points, write_ply
 from pointvar.data.folder import from_settings
 from pointvar.data.survey import Survey
@@ -298,12 +299,12 @@ def test_what_is_finished_is_skipped(
     files.append(far)
     out, asked = tmp_path / "out", list[str]()
 
-    def work(_: Any, file: Path, progress: Any) -> command.Result:
+    def work(_: Any, file: Path, progress: Any) -> workers.Result:
         asked.append(file.name)
         shutil.copy(file, out)
-        return command.Result(str(file), [1, 2, 3])
+        return workers.Result(str(file), [1, 2, 3])
 
-    monkeypatch.setattr(command.Worker, "__call__", work)
+    monkeypatch.setattr(workers.Worker, "__call__", work)
 
     def again(*options: str, model: Path = network) -> list[str]:
         asked.clear()
@@ -396,14 +397,14 @@ def dies_once(file: Path) -> Any:
     if file.stem == "left" and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return command._worker(file)
+    return workers._worker(file)
 
 
 def test_a_worker_that_is_killed_is_replaced(
     network: Path, labelled: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, places = left_and_right(tmp_path)
-    monkeypatch.setattr(command, "_predict", dies_once)
+    monkeypatch.setattr(workers, "_predict", dies_once)
     assert run(network, files, tmp_path / "out", "--workers=2") == 0
     for file, place in zip(files, places, strict=True):
         found = laspy.read(tmp_path / "out" / file.name).classification

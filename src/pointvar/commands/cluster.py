@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pointvar.commands.predict import Job, Result, Worker, device_of
+from pointvar.commands.workers import Job, Result, Worker, device_of
 from pointvar.data.formats import optional
 
 
