@@ -2,13 +2,14 @@
 
 Measured before the first run, in clouds per second of the time of one core, two trainings at a time: the
 slowest and the fastest of the columns and methods tried, on a Xeon with AVX-512 at 2.5 GHz, the slowest
-machine so far. No cell takes more than an hour there. The length is the same for all columns.
+machine so far. Of AHN3 the time of an evaluation after 120 steps is included. No cell takes more than an hour
+there. The length is the same for all columns.
 
 =====================================================  ===========  ==============================
 ModelNet40, 256 points, 64/128/256, batches of 2       32 to 55     10 epochs in about 50 minutes
 the same, batches of 16                                93 to 98     20 epochs in about 40 minutes
 ModelNet10, 1,024 points, 128/256/512, batches of 2    8 to 11      30 epochs in about 60 minutes
-AHN3, spheres of 16 m, 32/64/128/256, one per batch    11 to 14     3,000 steps in about 5 minutes
+AHN3, spheres of 16 m, 32/64/128/256, one per batch    4 to 5       3,000 steps in about 12 minutes
 =====================================================  ===========  ==============================
 """
 

@@ -396,6 +396,29 @@ def test_the_parts_of_norm_free_are_trained_at_the_rate_of_its_report(tmp_path):
     assert {grid.config(cell).optimizer.rate for cell in grid.cells()} == {NormFreeReport().settings["rate"]}
 
 
+def test_the_parts_of_norm_free_are_those_of_their_columns(tmp_path):
+    """The same network in four ways: the head is centred or not, branches end with or without a size."""
+    (grid,) = grids_of("table-any-parts", Options(tmp_path))
+    scenario, nets = grid.scenarios[0], {}
+    for cell in grid.cells():
+        if cell["network"] == "PointNeXt":
+            small = {"data.train_size": 4, "data.test_size": 2, "data.num_points": 64, "init.batches": 2}
+            config = configuration({**grid.settings(cell), **small})
+            data = scenario.load(config)
+            nets[cell["column"]] = grid.model(config, data, cell, weights_generator(0))
+    assert not any(isinstance(m, torch.nn.BatchNorm1d) for net in nets.values() for m in net.modules())
+    sizes = {
+        column: torch.stack([p.detach().square().mean() for p in net.parameters() if p.dim() > 1])
+        for column, net in nets.items()
+    }
+    free, apart, share, zero = (sizes[column] for column in grid.axes["column"])
+    assert float(min(free.min(), share.min())) > 0
+    branches = zero == 0
+    assert 0 < int(branches.sum()) < len(zero)
+    assert bool((share[branches] < 0.8 * free[branches]).all())
+    assert not torch.allclose(free[-1], apart[-1], rtol=1e-3)
+
+
 def test_rates_are_the_best_on_validation_data(tmp_path):
     """Each column its own at each batch size, by the mean of two networks, and by the numbers of no other
     table."""
